@@ -58,7 +58,7 @@ class ScriptedProcess:
         self.call_seconds = 1.0
         self.checked = Checked(trial=a_trial(kernels=None, measurement=None))
 
-    def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
+    def ask(self, order: Any, kind: type) -> Any:
         answer: Any
         match order:
             case Turn():
@@ -80,8 +80,8 @@ class ScriptedProcess:
         assert isinstance(answer, kind)
         return answer
 
-    def answer(self, kind: type, timeout_seconds: float | None = None) -> Any:
-        return self.ask(WarmUp(), kind, timeout_seconds)
+    def answer(self, kind: type) -> Any:
+        return self.ask(WarmUp(), kind)
 
     def tell(self, order: Any) -> None:
         if not isinstance(order, WarmUp):
@@ -113,7 +113,7 @@ def a_worker(
     worker = Worker(NO_HOST, configuration, Request(), "model = torch.compile(model)")
     worker.is_ready = True
     worker.trial = msgspec.structs.replace(worker.trial, **facts)
-    worker.start = Start(ScriptedProcess(script, seen, worker.name, clock), None)  # type: ignore[arg-type]
+    worker.start = Start(ScriptedProcess(script, seen, worker.name, clock))  # type: ignore[arg-type]
     worker.start.call_seconds = call_seconds
     scripts = iter(again)
 
@@ -122,7 +122,7 @@ def a_worker(
         if isinstance(script, BaseException):
             raise script
         name = worker.name if keeps_memory else f"{worker.name}, memory given back"
-        return Start(ScriptedProcess(script, seen, name, clock), None)  # type: ignore[arg-type]
+        return Start(ScriptedProcess(script, seen, name, clock))  # type: ignore[arg-type]
 
     worker.further_start = further_start  # type: ignore[method-assign]
     return worker

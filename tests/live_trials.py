@@ -87,7 +87,7 @@ def seen_here(
     """
     (chosen,) = choose_configurations((configuration,))
     request = Request(mode=mode, configurations=(chosen,), is_timed=False)
-    loaded, subject = describe_loaded(subject_from_python(model, x), request, None)
+    loaded, subject = describe_loaded(subject_from_python(model, x), request)
     work = TrialWork(replace(subject, model=copy.deepcopy(subject.model)), chosen, mode)
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference"

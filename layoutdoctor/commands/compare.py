@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE
-from layoutdoctor.commands.output import (
-    add_output_options,
-    for_others,
-    prepare_outputs,
-    publish,
-)
+from layoutdoctor.commands.conclusion import EXIT_FOUND, EXIT_INCONCLUSIVE
+from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, publish
 from layoutdoctor.commands.streams import say
 from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
@@ -18,10 +13,6 @@ from layoutdoctor.run.recorded import compare
 
 if TYPE_CHECKING:
     import argparse
-
-    from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-
-EXIT_REGRESSION = 1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,20 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     for output in outputs:
         check_format(output.report_format)
     comparison = compare(arguments.old, arguments.new)
-    shown = for_others(comparison, redact_names=arguments.redact)
-
-    publish(shown, outputs, arguments.format, render_comparison)
-    if arguments.fail_on is not None and comparison.regression.not_judged is not None:
-        say(f"warning: cannot judge a regression: {clean(comparison.regression.not_judged)}")
-    return _exit_status(comparison, fails_on_regression=arguments.fail_on is not None)
-
-
-def _exit_status(comparison: TraceComparison | ModelComparison, *, fails_on_regression: bool) -> int:
-    """A regression that cannot be judged is no pass where the user asked to fail on one."""
+    publish(for_others(comparison, redact_names=arguments.redact), outputs, arguments.format, render_comparison)
+    not_judged = comparison.regression.not_judged
+    if arguments.fail_on is not None and not_judged is not None:
+        say(f"warning: cannot judge a regression: {clean(not_judged)}")
     if comparison.is_empty:
         return EXIT_INCONCLUSIVE
-    if fails_on_regression and comparison.regression.losses:
-        return EXIT_REGRESSION
-    if fails_on_regression and comparison.regression.not_judged is not None:
-        return EXIT_INCONCLUSIVE
-    return 0
+    if arguments.fail_on is None:
+        return 0
+    if comparison.regression.losses:
+        return EXIT_FOUND
+    return 0 if not_judged is None else EXIT_INCONCLUSIVE  # what cannot be judged is no pass

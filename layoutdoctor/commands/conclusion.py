@@ -6,36 +6,38 @@ The options for it are proved right, and their files readable or writable, befor
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.commands.output import (
+    ANNOTATED,
     add_output_options,
     for_others,
     prepare_outputs,
     print_report,
     save_reports,
     say_what_was_written,
+    writable,
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
-from layoutdoctor.diagnosis.accepted import accept, accept_all, load_accepted, save_accepted
+from layoutdoctor.diagnosis.accepted import Acceptance, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
 from layoutdoctor.errors import LayoutDoctorError, UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from layoutdoctor.commands.output import InputFile, OutputFile
-    from layoutdoctor.diagnosis.accepted import Acceptance, AcceptedFile
+    from layoutdoctor.commands.output import Annotate, InputFile, OutputFile
+    from layoutdoctor.diagnosis.accepted import AcceptedFile
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.privacy.scrubbing import AnyRecord
@@ -53,6 +55,7 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
+        type=severity_or_code,
         help="exit with 1 where there is such a finding, or a more severe one, that is not accepted",
     )
     group = parser.add_mutually_exclusive_group()
@@ -76,11 +79,6 @@ class FailedTarget(Record, frozen=True, kw_only=True):
     target: str
     failure: Failure
 
-    @classmethod
-    def of_error(cls, target: str, error: LayoutDoctorError) -> FailedTarget:
-        """The entry with an error's text."""
-        return cls(target=target, failure=Failure(kind=type(error).__name__, message=str(error)))
-
 
 @dataclass(frozen=True)
 class Conclusion:
@@ -91,6 +89,7 @@ class Conclusion:
         report_format: The format on standard output.
         fail_on: A severity, a rule's code, or None.
         accepted: The content of the file of accepted findings; None if it is to be written for the first time.
+        annotate: Writes an annotated trace; None for a command that reads none.
     """
 
     outputs: tuple[OutputFile, ...]
@@ -100,42 +99,29 @@ class Conclusion:
     accepted_path: Path | None
     accepted: AcceptedFile | None
     writes_accepted: bool
+    annotate: Annotate | None
 
-    def conclude(
-        self,
-        diagnosis: Diagnosis,
-        status: int,
-        *,
-        further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
-        show: Callable[[Diagnosis], None] | None = None,
-    ) -> int:
+    def conclude(self, diagnosis: Diagnosis, status: int, show: Callable[[Diagnosis], None] | None = None) -> int:
         """
         Writes and prints the reports of a diagnosis, and says which findings are accepted and which fail it.
 
         Args:
             status: The exit status if nothing fails.
-            further: The functions that write the formats that no report has.
             show: Takes the diagnosis as it may be shown, in place of printing its report.
         """
-        file, acceptance = self.accepted, None
-        if self.accepted_path is not None:
-            diagnosis = for_others(diagnosis)  # a saved diagnosis is known by these names too
-            file = accept_all(diagnosis, file) if self.writes_accepted else file
-        if file is not None:
-            acceptance = accept(diagnosis, file)
-            diagnosis = acceptance.diagnosis
-        shown = self.for_others(diagnosis)
+        acceptance = self.accept(diagnosis)
+        shown = self.for_others(acceptance.diagnosis)
         written: tuple[Path, ...] = ()
         try:
-            written = save_reports(shown, self.outputs, further)
+            written = save_reports(shown, self.outputs, self.annotate)
         finally:
             if show is not None:
                 show(shown)
             else:
                 print_report(shown, self.report_format)
         say_what_was_written(written)
-        if self.accepted_path is not None and file is not None and acceptance is not None:
-            self._end_accepted(self.accepted_path, file, acceptance)
+        if self.accepted_path is not None:
+            self._end_accepted(self.accepted_path, acceptance)
         if self.fail_on is None:
             return status
         _say_what_failed(shown, self.fail_on)
@@ -147,12 +133,21 @@ class Conclusion:
         """A record as this command may show it."""
         return for_others(record, redact_names=self.is_redacted)
 
-    def _end_accepted(self, path: Path, file: AcceptedFile, acceptance: Acceptance) -> None:
+    def accept(self, diagnosis: Diagnosis) -> Acceptance:
+        """The diagnosis with its accepted findings marked: all of them if they are to be written."""
+        if self.accepted_path is None:
+            return Acceptance(diagnosis)
+        diagnosis = for_others(diagnosis)  # a saved diagnosis is known by these names too
+        if self.accepted is not None and not self.writes_accepted:
+            return accept(diagnosis, self.accepted)
+        return accept(diagnosis, accept_all(diagnosis, self.accepted))
+
+    def _end_accepted(self, path: Path, acceptance: Acceptance) -> None:
         """Writes the accepted findings if that was asked for, and says how many there are."""
         count = count_of(acceptance.count, "finding")
         if self.writes_accepted:
             try:
-                save_accepted(path, file)
+                save_accepted(path, accept_all(acceptance.diagnosis, self.accepted))
             except OSError as error:
                 raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
             logger.info("wrote %s: it accepts %s; fill in the reasons", path, count)
@@ -171,12 +166,12 @@ class Conclusion:
 
 def prepare_conclusion(
     arguments: argparse.Namespace,
-    read: Sequence[InputFile] = (),
-    further: Mapping[str, str] = MappingProxyType({}),
+    read: Sequence[InputFile],
+    annotate: Annotate | None = None,
 ) -> Conclusion:
     """Proves that everything that was asked for can be done; nothing is written yet."""
-    fail_on = check_fail_on(arguments.fail_on)
     read = (*read, arguments.accepted)
+    further = {} if annotate is None else {TRACE_SUFFIX: ANNOTATED}
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=read, further=further, redact=arguments.redact
     )
@@ -190,30 +185,28 @@ def prepare_conclusion(
                 f"cannot write {written!r} with --redact: accepted findings are known again by the names of modules "
                 "and files; leave out --redact, or --write-accepted"
             )
-        path = prepare_outputs([written], force=arguments.force, read=read, further={"": "file"})[0].path
+        path = writable(Path(written), read, force=arguments.force)
         if path.absolute() in {output.path.absolute() for output in outputs}:
             raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
         accepted = load_accepted(path) if path.is_file() else None
-    return Conclusion(outputs, arguments.format, arguments.redact, fail_on, path, accepted, written is not None)
+    is_written = written is not None
+    return Conclusion(
+        outputs, arguments.format, arguments.redact, arguments.fail_on, path, accepted, is_written, annotate
+    )
 
 
-def check_fail_on(fail_on: str | None) -> str | None:
-    """
-    A severity, or a rule's code in either case, as findings have it.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if fail_on is None:
-        return None
-    if fail_on.lower() in ("error", "warning"):
-        return fail_on.lower()
+def severity_or_code(text: str) -> str:
+    """A severity, or a rule's code in either case, as given on the command line, as findings have it."""
+    if text.lower() in ("error", "warning"):
+        return text.lower()
     from layoutdoctor.rules import ALL_RULES  # late: most runs need none, or only at their end
 
-    codes = [rule.code for rule in ALL_RULES]
-    if fail_on.upper() not in codes:
-        raise UsageError(f"cannot fail on {fail_on!r}: expected error, warning or one of {', '.join(sorted(codes))}")
-    return fail_on.upper()
+    codes = sorted(rule.code for rule in ALL_RULES)
+    if text.upper() not in codes:
+        raise argparse.ArgumentTypeError(
+            f"cannot fail on {text!r}: expected error, warning or one of {', '.join(codes)}"
+        )
+    return text.upper()
 
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
@@ -230,6 +223,14 @@ def is_failing(finding: Finding, fail_on: str | None) -> bool:
 def can_be_judged(diagnosis: Diagnosis) -> bool:
     """Whether any configuration left something to look at: no finding is no pass if nothing was recorded."""
     return any(trial.status == "ok" and (trial.kernels is not None or trial.graphs) for trial in diagnosis.trials)
+
+
+def status_of(diagnosis: Diagnosis) -> int:
+    """The exit status of a diagnosis of a model: 0 if anything was measured or lowered, or there is no convolution."""
+    was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
+    was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
+    has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
+    return 0 if was_lowered or was_measured or has_no_convolution else EXIT_INCONCLUSIVE
 
 
 def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
@@ -296,9 +297,10 @@ def conclude_several(
         except LayoutDoctorError as error:
             say_error(error)
             statuses.append(error.exit_status)
-            records.append(to_json(conclusion.for_others(FailedTarget.of_error(name, error))))
+            failure = Failure(kind=type(error).__name__, message=str(error))
+            records.append(to_json(conclusion.for_others(FailedTarget(target=name, failure=failure))))
         else:
-            statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show=show))
+            statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show))
             del diagnosis  # the next one needs the memory
     if conclusion.report_format == "json":
         print_records(records)

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from layoutdoctor.commands import several
-from layoutdoctor.commands.conclusion import EXIT_INCONCLUSIVE, add_conclusion_options, prepare_conclusion
+from layoutdoctor.commands.conclusion import add_conclusion_options, prepare_conclusion, status_of
 from layoutdoctor.commands.output import (
     files_of_target,
     prepare_raw,
     print_report,
+    publish,
+    read_weights,
     save_recordings,
-    save_reports,
     writable,
 )
 from layoutdoctor.commands.signals import Interrupted
-from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
+from layoutdoctor.commands.streams import say
 from layoutdoctor.diagnosis.configurations import (
     ALL,
     PACKAGE_SUFFIX,
@@ -39,22 +40,18 @@ from layoutdoctor.diagnosis.configurations import (
     read_compile_arguments,
 )
 from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
 from layoutdoctor.errors import UsageError, first_line
-from layoutdoctor.reports.sections.rows import trial_in_short
-from layoutdoctor.units import format_seconds
-from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
+from layoutdoctor.recording.saved import SUFFIX
+from layoutdoctor.reports import render_policy
+from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
-    from layoutdoctor.commands.output import OutputFile
-    from layoutdoctor.commands.running import Folder, Running
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.workers.messages import Request
 
-_NO_LIMIT = "none"
 _MOST_THREADS = 1024
 
 
@@ -93,6 +90,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         metavar="NUMBERS",
+        type=read_weights,
         help="with --or: how often each kind of call comes, such as 10,1 (default: equally)",
     )
     parser.add_argument(
@@ -163,7 +161,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="SECONDS",
-        type=positive_seconds,
+        type=_positive_seconds,
         help="for timing all configurations in turns and the best again in further processes; compiling and profiling "
         "come on top (default: as long as compiling took, at least 10 and at most 60)",
     )
@@ -177,6 +175,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         metavar="SECONDS",
         type=_seconds_or_none,
+        default=DEFAULT_TIMEOUT_SECONDS,
         help="how long one configuration may take before it is given up and the others go on; 'none' for ever "
         f"(default: {DEFAULT_TIMEOUT_SECONDS:g})",
     )
@@ -189,7 +188,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     add_conclusion_options(parser)
 
 
-def positive_seconds(text: str) -> float:
+def _positive_seconds(text: str) -> float:
     """A number of seconds as given on the command line."""
     try:
         seconds = float(text)
@@ -215,158 +214,112 @@ def _compile_arguments(text: str) -> dict[str, Any]:
 
 
 def _seconds_or_none(text: str) -> float:
-    """Infinity means no limit; None, which is not given here, means the default."""
-    return math.inf if text == _NO_LIMIT else positive_seconds(text)
+    """A number of seconds; infinity for no limit."""
+    return math.inf if text == "none" else _positive_seconds(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Diagnoses the target, prints the report, and writes it to the output files."""
-    check_target(arguments.lower_for, arguments.device)
     targets = several.targets_of(arguments)
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
-    arguments.target = targets[0]
-    calls = several.calls_of(arguments)
-    if len(calls) > 1 and len(targets) == 1:
-        return _diagnose_calls(arguments, targets[0], calls)
-    if arguments.weights is not None:
+    calls = several.calls_of(arguments, targets[0])
+    if len(calls) > 1:
+        several.refuse_for_a_policy(arguments, targets)
+    elif arguments.weights is not None:
         raise UsageError("cannot use --weights for one kind of call: give several, --input SPEC --or --input SPEC")
-    plan = prepare_diagnosis(arguments, targets)
-    if len(targets) > 1:
-        return several.diagnose_several(
-            arguments,
-            {target: {"target": target} for target in targets},
-            lambda one, running: _diagnose_one(one, plan, running),
-            status_of,
-        )
-    return carry_out(arguments, plan, _request(arguments, plan))
-
-
-def _diagnose_calls(arguments: argparse.Namespace, target: str, calls: Mapping[str, Mapping[str, object]]) -> int:
-    """Diagnoses each kind of call, and makes the policy of all."""
-    from layoutdoctor.commands.policy import read_weights  # late, as below
-
-    weights = [1.0] * len(calls) if arguments.weights is None else read_weights(arguments.weights)
+    weights = arguments.weights or [1.0] * len(calls)
     if len(weights) != len(calls):
         raise UsageError(f"cannot use {len(weights)} weights for {len(calls)} kinds of call: expected one for each")
-    plan, outputs = prepare_policy(arguments, target)
-    return diagnose_calls(arguments, calls, weights, outputs, lambda one, running: _diagnose_one(one, plan, running))
-
-
-def prepare_policy(arguments: argparse.Namespace, target: str) -> tuple[Plan, Sequence[OutputFile]]:
-    """Checks the options and prepares the outputs for a policy."""
-    from layoutdoctor.commands.policy import prepare_policy_outputs  # late, as below
-
-    several.refuse_for_a_policy(arguments)
-    outputs = prepare_policy_outputs(arguments, [str(file) for file in files_of_target(target)])
-    return prepare_diagnosis(argparse.Namespace(**{**vars(arguments), "output": []}), [target]), outputs
-
-
-def diagnose_calls(
-    arguments: argparse.Namespace,
-    calls: Mapping[str, Mapping[str, object]],
-    weights: Sequence[float],
-    outputs: Sequence[OutputFile],
-    diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
-) -> int:
-    """
-    Diagnoses each kind of call, and makes the policy of all.
-
-    Args:
-        calls: By name the arguments that are its own.
-        weights: How often each comes.
-    """
-    from layoutdoctor.commands import policy  # late, as below
-    from layoutdoctor.examination.policy import make_policy
-
-    def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
-        if arguments.format != "json":
-            several.print_table(found, arguments)
-        done = zip(found.values(), weights, strict=True)
-        measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
-        try:
-            made = make_policy([one for one, _ in measured], [weight for _, weight in measured])
-        except UsageError as error:  # such as of a model without a convolution, which has no times
-            say(f"no policy: {error}")
-            if arguments.format == "json":
-                several.print_table(found, arguments)
-            return
-        policy.conclude(made, arguments, outputs)
-
-    return several.diagnose_several(arguments, calls, diagnose, status_of, conclude)
-
-
-def _diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running) -> Diagnosis:
-    return diagnose_one(arguments, plan, running, _request(arguments, plan))
-
-
-def diagnose_one(arguments: argparse.Namespace, plan: Plan, running: Running, request: Request) -> Diagnosis:
-    """The diagnosis of one of several targets or kinds of call, whose report nobody has asked for."""
-    record = RecordSoFar(plan.conclusion)
-    with showing_progress(quiet=arguments.quiet) as display:
-        return running.diagnose(request, display, record, record.show_table, _folder(arguments, request))
-
-
-def _folder(arguments: argparse.Namespace, request: Request) -> Folder | None:
-    from layoutdoctor.commands.running import Folder  # late, as below
-
-    return None if arguments.resume is None else Folder(Path(arguments.resume), request)
-
-
-def _request(arguments: argparse.Namespace, plan: Plan) -> Request:
-    from layoutdoctor.workers.messages import Request  # late: what is wrong with the command line is said at once
-
-    request = Request(
-        target=arguments.target,
-        inputs=tuple(arguments.input),
-        threads=arguments.threads[0] if arguments.threads else None,
+    plan = prepare_diagnosis(arguments, targets)
+    request = msgspec.structs.replace(
+        plan.request,
+        target=targets[0],
         config=tuple(arguments.config),
         device=arguments.device if arguments.lower_for is None else "cpu",
         dtype=arguments.dtype,
         module=arguments.module,
         command=command_without_folders(arguments.words),
     )
-    return with_options(request, arguments, plan)
+    requests = [msgspec.structs.replace(request, inputs=inputs, threads=threads) for inputs, threads in calls.values()]
+    if len(calls) > 1:
+        return diagnose_calls(arguments, plan, dict(zip(calls, requests, strict=True)), weights)
+    if len(targets) > 1:
+        each = {target: msgspec.structs.replace(requests[0], target=target) for target in targets}
+        return several.diagnose_several(arguments, plan.conclusion, each)
+    return carry_out(arguments, plan, requests[0])
 
 
-def with_options(request: Request, arguments: argparse.Namespace, plan: Plan) -> Request:
-    """A request for a target with how it is to be diagnosed."""
-    limit = arguments.timeout or DEFAULT_TIMEOUT_SECONDS
-    return msgspec.structs.replace(
-        request,
+def diagnose_calls(
+    arguments: argparse.Namespace, plan: Plan, requests: Mapping[str, Request], weights: Sequence[float]
+) -> int:
+    """
+    Diagnoses each kind of call, and makes the policy of all.
+
+    Args:
+        requests: By the name of the kind.
+        weights: How often each comes.
+    """
+    from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
+
+    def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
+        if arguments.format != "json":
+            several.print_table(found, plan.conclusion)
+        done = zip(found.values(), weights, strict=True)
+        measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
+        try:
+            policy = make_policy([one for one, _ in measured], [weight for _, weight in measured])
+        except UsageError as error:  # such as of a model without a convolution, which has no times
+            say(f"no policy: {error}")
+            if arguments.format == "json":
+                several.print_table(found, plan.conclusion)
+            return
+        publish(plan.conclusion.for_others(policy), plan.conclusion.outputs, arguments.format, render_policy)
+
+    return several.diagnose_several(arguments, plan.conclusion, requests, conclude)
+
+
+class Plan(NamedTuple):
+    """
+    All that a diagnosis is to do and to write, as far as it can be checked before anything runs.
+
+    Attributes:
+        request: Without the target.
+        recordings: A directory for them; None if they are not kept.
+    """
+
+    request: Request
+    conclusion: Conclusion
+    recordings: Path | None
+
+
+def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> Plan:
+    """Checks the options and prepares the outputs."""
+    if arguments.lower_for is not None:
+        find_target(arguments.lower_for)
+        if arguments.device not in (None, "cpu"):
+            raise UsageError(
+                f"cannot lower for --target {arguments.lower_for} with --device {arguments.device}: the model is "
+                "traced on the CPU; leave out --device to lower, or --target to measure"
+            )
+    read = [file for target in targets for file in files_of_target(target)]
+    configurations = choose_configurations(arguments.configurations, arguments.mode)
+    conclusion = prepare_conclusion(arguments, read)
+    traces = prepare_raw(arguments, "traces", TRACE_SUFFIX) if arguments.lower_for is None else None
+    recordings = prepare_raw(arguments, "recordings", SUFFIX)
+    request = Request(
         mode=arguments.mode,
-        configurations=plan.configurations,
+        configurations=configurations,
         derives=is_a_group(arguments.configurations),
         tries_all=arguments.configurations == ALL,
         compile_arguments=arguments.compile,
         lower_for=arguments.lower_for,
-        package=plan.package,
+        package=_package(arguments, read),
         budget_seconds=arguments.budget,
-        trace_directory=str(plan.traces) if plan.traces is not None else None,
-        timeout_seconds=None if limit == math.inf else limit,
+        trace_directory=str(traces) if traces is not None else None,
+        timeout_seconds=None if arguments.timeout == math.inf else arguments.timeout,
     )
-
-
-class Plan(NamedTuple):
-    """All that a diagnosis is to do and to write, as far as it can be checked before anything runs."""
-
-    configurations: tuple[Configuration, ...]
-    conclusion: Conclusion
-    traces: Path | None
-    recordings: Path | None
-    package: str | None
-
-
-def prepare_diagnosis(arguments: argparse.Namespace, targets: list[str]) -> Plan:
-    """Checks the options and prepares the outputs."""
-    read = [file for target in targets for file in files_of_target(target)]
-    return Plan(
-        choose_configurations(arguments.configurations, arguments.mode),
-        prepare_conclusion(arguments, read),
-        prepare_raw(arguments, "traces") if arguments.lower_for is None else None,
-        prepare_raw(arguments, "recordings"),
-        _package(arguments, read),
-    )
+    return Plan(request, conclusion, recordings)
 
 
 def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
@@ -383,119 +336,41 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
-    from layoutdoctor.commands.running import Running, say_how_to_continue
+    from layoutdoctor.commands.running import Running, with_reproduction  # late, as above
+    from layoutdoctor.workers.launcher import close_kept_launcher
 
-    record, folder = RecordSoFar(plan.conclusion), _folder(arguments, request)
-    with Running() as running:
-        try:
-            with showing_progress(quiet=arguments.quiet) as display:
-                diagnosis = running.diagnose(request, display, record, record.show_table, folder)
-        except BaseException as error:
-            how = str(error) if isinstance(error, Interrupted) else first_line(error)
-            _save_recordings(plan, running, how)
-            partial = record.stopped(how)
-            if not isinstance(error, Interrupted):
-                raise
-            if partial is None:
-                say("interrupted before the first configuration was ready")
-            else:
-                say("interrupted; the report holds what was measured until then")
-                print_report(partial, plan.conclusion.report_format)
-                say_how_to_continue(arguments.words)
-            return error.exit_status
-        _save_recordings(plan, running)
-    diagnosis = _with_reproduction(diagnosis, plan.conclusion.outputs, quiet=arguments.quiet)
-    logger.debug("%s", stages_in_short(diagnosis))
+    running = Running(request, plan.conclusion, arguments.resume)
+    try:
+        diagnosis = running.diagnose(quiet=arguments.quiet)
+    except BaseException as error:
+        how = str(error) if isinstance(error, Interrupted) else first_line(error)
+        partial = running.stopped(how, plan.recordings)
+        if not isinstance(error, Interrupted):
+            raise
+        if partial is None:
+            say("interrupted before the first configuration was ready")
+        else:
+            say("interrupted; the report holds what was measured until then")
+            print_report(partial, plan.conclusion.report_format)
+            say_how_to_continue(arguments.words)
+        return error.exit_status
+    finally:
+        close_kept_launcher()
+    if plan.recordings is not None:
+        save_recordings(running.recordings, plan.recordings)
+    diagnosis = with_reproduction(diagnosis, plan.conclusion.outputs, quiet=arguments.quiet)
     return plan.conclusion.conclude(diagnosis, status_of(diagnosis))
 
 
-def _save_recordings(plan: Plan, running: Running, interrupted: str | None = None) -> None:
-    if plan.recordings is not None and running.watch is not None:
-        save_recordings(running.watch.latest, plan.recordings, interrupted)
+def say_how_to_continue(words: Sequence[str]) -> None:
+    """One line on standard error: the command again, with its files of this run allowed to be replaced."""
+    written = ("--output", "--save-recordings", "--save-traces")
+    words = list(words)
+    if any(word.startswith(written) for word in words) and "--force" not in words:
+        words.append("--force")
+    say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
 
 
-def _with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
-    """With the output of the reproducer if a report will hold one; an interruption costs only that."""
-    from layoutdoctor.commands.running import is_reproducer_wanted, with_reproduction
-    from layoutdoctor.workers.messages import Progress
-
-    if not is_reproducer_wanted(outputs, diagnosis):
-        return diagnosis
-    try:
-        with showing_progress(quiet=quiet) as display:
-            display(Progress(stage="running the reproducer", done=99))
-            return with_reproduction(diagnosis)
-    except (Interrupted, OSError) as error:
-        say(f"the reproducer was not run to its end: {error}")
-        return diagnosis
-
-
-def check_target(target: str | None, device: str | None) -> None:
-    """Refuses a GPU to lower for that is not known, and one together with another device to run on."""
-    if target is None:
-        return
-    find_target(target)
-    if device not in (None, "cpu"):
-        raise UsageError(
-            f"cannot lower for --target {target} with --device {device}: the model is traced on the CPU; "
-            "leave out --device to lower, or --target to measure"
-        )
-
-
-def command_without_folders(words: list[str]) -> str:
+def command_without_folders(words: Sequence[str]) -> str:
     """The command line as it goes into the record: folders are nobody else's business."""
     return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])
-
-
-def stages_in_short(diagnosis: Diagnosis) -> str:
-    """How long the stages of a diagnosis took, the longest first."""
-    longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
-    stages = (f"{name} {format_seconds(seconds)}" for name, seconds in longest)
-    return f"took {format_seconds(sum(diagnosis.stage_seconds.values()))}: {', '.join(stages)}"
-
-
-class RecordSoFar:
-    """Remembers the latest record of a running diagnosis, and names each configuration as it is ready."""
-
-    def __init__(self, conclusion: Conclusion) -> None:
-        self._conclusion = conclusion
-        self._named: set[str] = set()
-        self._latest: Diagnosis | None = None
-
-    def __call__(self, diagnosis: Diagnosis) -> None:
-        """Takes the record so far."""
-        self._latest = diagnosis
-        for trial in diagnosis.trials:
-            if trial.name not in self._named:
-                self._named.add(trial.name)
-                failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
-                logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
-
-    def show_table(self, diagnosis: Diagnosis) -> None:
-        """Prints the first table, whose times are provisional."""
-        from layoutdoctor.reports.sections.view import build_view  # late, as the reports take their time
-        from layoutdoctor.reports.text import table_lines
-
-        logger.info("first times, provisional (others are still compiling):")
-        for table in build_view(self._conclusion.for_others(diagnosis)).tables[:1]:
-            for _, line in table_lines(table.narrow, 100):
-                logger.info("%s", line)
-
-    def stopped(self, reason: str) -> Diagnosis | None:
-        """The results of a diagnosis that was stopped, as they may be shown, and saved; None if no trial was done."""
-        if self._latest is None:
-            return None
-        partial = self._conclusion.for_others(msgspec.structs.replace(self._latest, interrupted=reason))
-        try:
-            save_reports(partial, self._conclusion.outputs)
-        except OutputError as error:
-            say(f"warning: {error}")
-        return partial
-
-
-def status_of(diagnosis: Diagnosis) -> int:
-    """The exit status of the command: 0 if anything was measured or lowered, or there is no convolution."""
-    was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
-    was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
-    has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
-    return 0 if was_lowered or was_measured or has_no_convolution else EXIT_INCONCLUSIVE

@@ -15,7 +15,6 @@ from layoutdoctor.commands.conclusion import (
     prepare_conclusion,
     refuse_outputs_of_several,
 )
-from layoutdoctor.commands.output import RECORDING_SUFFIX
 from layoutdoctor.commands.streams import say_error
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 
@@ -62,7 +61,7 @@ def _status_of(diagnosis: Diagnosis) -> int:
 
 def load_recordings(names: Sequence[str]) -> list[Recording]:
     """The recordings in files and folders; what cannot be read is named on standard error."""
-    from layoutdoctor.recording.saved import load_recording
+    from layoutdoctor.recording.saved import SUFFIX, load_recording
 
     found: list[Recording] = []
     problems: list[str] = []
@@ -70,11 +69,9 @@ def load_recordings(names: Sequence[str]) -> list[Recording]:
         path, is_folder = Path(name), False
         with contextlib.suppress(OSError):  # reading it says why
             is_folder = path.is_dir()
-        files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if is_folder else [path]
+        files = sorted(path.rglob(f"*{SUFFIX}")) if is_folder else [path]
         if not files:
-            problems.append(
-                f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings"
-            )
+            problems.append(f"cannot examine {name!r}: no file in it ends in {SUFFIX}; name a folder of recordings")
         for file in files:
             try:
                 found.append(load_recording(file))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of, mode_of_file, write_file
+from layoutdoctor.diagnosis.writing import file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import FORMATS, format_of_suffix, renderer_of
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.privacy.scrubbing import AnyRecord
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.text import Role
 
     InputFile = str | Path | None
+    Annotate = Callable[[Diagnosis, Path], None]
 
-RECORDING_SUFFIX = ".recording"
-_RAW_SUFFIXES = {"recordings": RECORDING_SUFFIX, "traces": TRACE_SUFFIX}
+ANNOTATED = "annotated trace"
 _STYLES: Mapping[Role, str] = {
     "title": "dim",
     "claim": "bold",
@@ -46,9 +45,13 @@ _STYLES: Mapping[Role, str] = {
     "to do": "green",
     "more": "dim",
 }
-_SEVERITIES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-_FINDING = re.compile(r"LD\d+ (error|warning|note) ")
-_FASTER = re.compile(r"[\d.]+x faster ")
+_HIGHLIGHTS: tuple[tuple[Role, str, str], ...] = (
+    ("claim", r"^[\d.]+x faster .*", "green"),
+    ("finding", r"^LD\d+ error ", "bold red"),
+    ("finding", r"^LD\d+ warning ", "yellow"),
+    ("finding", r"^LD\d+ note ", "cyan"),
+)
+"""What stands out in a line of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +104,27 @@ def add_limit_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bytes",
         metavar="BYTES",
-        type=_byte_count,
+        type=whole_number,
         default=DEFAULT_MOST_BYTES,
         help=f"read at most this much of a file, after unpacking (default: {format_bytes(DEFAULT_MOST_BYTES)})",
     )
 
 
-def _byte_count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"cannot read at most {text} bytes: expected a number above 0")
+def whole_number(text: str) -> int:
+    """A whole number from 1 on, as given on the command line."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"cannot use {text!r}: expected a whole number from 1 on")
     return int(text)
+
+
+def read_weights(text: str) -> list[float]:
+    """Numbers separated by commas, as given on the command line."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"cannot use {text!r} as weights: expected numbers separated by commas, such as 10,1"
+        ) from None
 
 
 def prepare_outputs(
@@ -150,8 +164,13 @@ def prepare_outputs(
 
 
 def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
-    """A path that can be written, without changing anything there."""
-    refuse_what_is_read(path, read)
+    """A path that can be written, without changing anything there, and that the command does not read."""
+    for source in read:
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
+            if source is not None and path.samefile(source):
+                raise UsageError(
+                    f"cannot write {str(path)!r}: it is {str(source)!r}, which this command reads; name another file"
+                )
     try:
         mode_of_file(path)
         if os.path.lexists(path) and not force:
@@ -178,16 +197,6 @@ def path_of_target(target: str) -> Path:
     return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
 
 
-def refuse_what_is_read(name: str | Path, read: Iterable[InputFile]) -> None:
-    """Refuses to write over a file that the command reads, under whatever name."""
-    for source in read:
-        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
-            if source is not None and Path(name).samefile(source):
-                raise UsageError(
-                    f"cannot write {str(name)!r}: it is {str(source)!r}, which this command reads; name another file"
-                )
-
-
 def prepare_directory(name: str, what: str) -> Path:
     """Makes a directory and proves that files can be made in it."""
     try:
@@ -199,7 +208,7 @@ def prepare_directory(name: str, what: str) -> Path:
         raise UsageError(f"cannot save {what} in {name!r}: {reason}; name another directory") from error
 
 
-def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
+def prepare_raw(arguments: argparse.Namespace, what: str, suffix: str) -> Path | None:
     """The directory of ``--save-recordings`` or ``--save-traces``; None if the option was not given."""
     name = getattr(arguments, f"save_{what}")
     if name is None:
@@ -210,7 +219,7 @@ def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
             f"--redact, or --save-{what}"
         )
     directory = prepare_directory(name, what)
-    there = min(directory.glob(f"*{_RAW_SUFFIXES[what]}"), default=None)
+    there = min(directory.glob(f"*{suffix}"), default=None)
     if there is not None and not arguments.force:
         raise UsageError(
             f"cannot save {what} in {str(directory)!r}: {there.name!r} is there already; pass --force to replace it, "
@@ -219,17 +228,14 @@ def prepare_raw(arguments: argparse.Namespace, what: str) -> Path | None:
     return directory
 
 
-def save_recordings(recordings: Iterable[Recording], directory: Path, interrupted: str | None = None) -> None:
+def save_recordings(recordings: Iterable[Recording], directory: Path) -> None:
     """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
-    import msgspec
-
-    from layoutdoctor.recording.saved import save_recording
+    from layoutdoctor.recording.saved import SUFFIX, save_recording
 
     for recording in recordings:
-        head = msgspec.structs.replace(recording.head, interrupted=interrupted or recording.head.interrupted)
-        path = directory / f"{file_name_of(recording.name)}{RECORDING_SUFFIX}"
+        path = directory / f"{file_name_of(recording.name)}{SUFFIX}"
         try:
-            save_recording(for_others(msgspec.structs.replace(recording, head=head)), path)
+            save_recording(for_others(recording), path)
         except OSError as error:
             say(f"warning: cannot write {str(path)!r}: {error.strerror or error}")
 
@@ -241,17 +247,13 @@ def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
     return privacy.redact(record) if redact_names else privacy.scrub(record)
 
 
-def save_reports(
-    shown: Diagnosis,
-    outputs: Sequence[OutputFile],
-    further: Mapping[str, Callable[[Diagnosis, Path], None]] = MappingProxyType({}),
-) -> tuple[Path, ...]:
+def save_reports(shown: Diagnosis, outputs: Sequence[OutputFile], annotate: Annotate | None = None) -> tuple[Path, ...]:
     """
     Writes the report to every file, those beside a Markdown report among them, and returns their paths.
 
     Args:
         shown: From ``for_others``.
-        further: The functions that write the formats that no report has.
+        annotate: Writes an annotated trace.
 
     Raises:
         OutputError: A file could not be written; the others were.
@@ -259,8 +261,8 @@ def save_reports(
     written: list[Path] = []
 
     def write(output: OutputFile) -> None:
-        if output.report_format in further:
-            further[output.report_format](shown, output.path)
+        if output.report_format == ANNOTATED and annotate is not None:
+            annotate(shown, output.path)
         elif output.details is None:
             output.write(renderer_of(output.report_format)(shown))
         else:
@@ -329,26 +331,16 @@ def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
     from rich.text import Text
 
     from layoutdoctor.reports.sections.view import build_view
-    from layoutdoctor.reports.text import text_lines
+    from layoutdoctor.reports.text import LABEL_WIDTH, text_lines
 
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         for role, line in text_lines(build_view(diagnosis), width):
             text = Text(line, _STYLES.get(role, ""))
-            for style, end in _highlights(role, line):
-                text.stylize(style, 0, end)
+            for wanted, pattern, style in _HIGHLIGHTS:
+                if role == wanted:
+                    text.highlight_regex(pattern, style)
+            if role == "note":
+                text.stylize("bold", 0, LABEL_WIDTH)
             console.print(text, soft_wrap=True)
     return captured.get()
-
-
-def _highlights(role: Role, line: str) -> Iterator[tuple[str, int]]:
-    """Styles of the beginning of a line, and how many characters each is for."""
-    finding = _FINDING.match(line)
-    if role == "note":
-        from layoutdoctor.reports.text import LABEL_WIDTH
-
-        yield "bold", LABEL_WIDTH
-    elif role == "claim" and _FASTER.match(line):
-        yield "green", len(line)
-    elif role == "finding" and finding is not None:
-        yield _SEVERITIES[finding[1]], finding.end()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from layoutdoctor.commands import several
 from layoutdoctor.commands.diagnose import (
     add_options_of_diagnosis,
     carry_out,
     command_without_folders,
     diagnose_calls,
-    diagnose_one,
     prepare_diagnosis,
-    prepare_policy,
-    with_options,
 )
-from layoutdoctor.commands.output import for_others
+from layoutdoctor.commands.output import for_others, whole_number
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.diagnosis.writing import opened, private_directory
@@ -24,6 +23,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from layoutdoctor.workers.program import ModuleTime
@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calls",
         metavar="N",
-        type=_call_count,
+        type=whole_number,
         default=1,
         help="run until the module was called N times, or to the end: each kind of call, that is, each set of shapes "
         "of its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
@@ -60,16 +60,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(device=None)
 
 
-def _call_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"cannot watch {text!r} calls: expected a number from 1 on")
-    return int(text)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
     from layoutdoctor.commands.running import require_torch  # late: it takes its time
-    from layoutdoctor.workers.messages import Request
     from layoutdoctor.workers.program import run_script
 
     script = Path(arguments.script)
@@ -81,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     many = arguments.calls > 1
     if many and arguments.module is None:
         raise UsageError("cannot use --calls without --module: name the module whose calls are meant")
-    plan, outputs = (
-        prepare_policy(arguments, arguments.script) if many else (prepare_diagnosis(arguments, [arguments.script]), ())
-    )
+    if many:
+        several.refuse_for_a_policy(arguments, [arguments.script])
+    plan = prepare_diagnosis(arguments, [arguments.script])
     require_torch()
     with private_directory() as directory:
         until = "its end" if arguments.module is None else f"it calls {arguments.module}"
@@ -98,28 +91,22 @@ def run(arguments: argparse.Namespace) -> int:
             return stop.exit_status
         if arguments.module is None:
             raise _without_module(script.name, outcome.modules, redact=arguments.redact)
-
-        def request_for(folder: str) -> Request:
-            request = Request(
+        requests = {
+            f"{arguments.module} {one.shapes}": msgspec.structs.replace(
+                plan.request,
                 target=arguments.script,
-                subject_directory=str(Path(directory) / folder),
+                subject_directory=str(Path(directory) / one.folder),
                 inputs=tuple(arguments.words_of_script),
                 module=arguments.module,
                 command=_command(arguments.words),
             )
-            return with_options(request, arguments, plan)
-
+            for one in outcome.calls
+        }
         if not many:
-            return carry_out(arguments, plan, request_for(outcome.calls[0].folder))
+            return carry_out(arguments, plan, *requests.values())
         if outcome.message is not None:
             say(f"{clean(outcome.message)}; what it got until then is diagnosed")
-        return diagnose_calls(
-            arguments,
-            {f"{arguments.module} {one.shapes}": {"folder": one.folder} for one in outcome.calls},
-            [one.call_count for one in outcome.calls],
-            outputs,
-            lambda one, running: diagnose_one(one, plan, running, request_for(one.folder)),
-        )
+        return diagnose_calls(arguments, plan, requests, [one.call_count for one in outcome.calls])
 
 
 def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -> UsageError:

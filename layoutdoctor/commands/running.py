@@ -1,4 +1,4 @@
-"""How commands run a diagnosis: its launcher, a folder to go on from, and the reproducer."""
+"""How commands run a diagnosis: what is shown meanwhile, a folder to go on from, and the reproducer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
-import shlex
 import subprocess
 import sys
 import time
@@ -16,28 +15,33 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings
-from layoutdoctor.commands.streams import say
+from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings, save_reports
+from layoutdoctor.commands.signals import Interrupted
+from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.diagnosis.writing import opened, private_directory, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
+from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.saved import SUFFIX, load_recording
 from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
+from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch
-from layoutdoctor.workers.launcher import Launcher
+from layoutdoctor.workers.launcher import kept_launcher
+from layoutdoctor.workers.messages import Progress
 from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.workers.messages import Progress, Request
+    from layoutdoctor.workers.messages import Request
 
-_KEY, _DONE = "request.sha256", "done"
+_KEY = "request.sha256"
 _REPRODUCER_SECONDS = 600.0
 _MOST_LINES = 12
 
@@ -100,7 +104,8 @@ class Folder:
             with contextlib.suppress(RecordError):  # half a file: it is recorded again
                 found.append(load_recording(one))
         self.recordings = tuple(found)
-        self.is_done = (self._path / _DONE).exists() and 0 < len(files) == len(found)
+        # Only the recordings of a run that came to its end say how long its stages took.
+        self.is_done = 0 < len(files) == len(found) and all(one.head.stage_seconds for one in found)
 
     def lost(self) -> tuple[Recording, ...]:
         """Configurations that need not be tried again."""
@@ -109,11 +114,6 @@ class Folder:
     def keep(self, recordings: Sequence[Recording]) -> None:
         """Writes the recordings so far."""
         save_recordings(recordings, self._path)
-
-    def finish(self) -> None:
-        """Notes that the run came to its end."""
-        with contextlib.suppress(OSError):
-            (self._path / _DONE).touch()
 
 
 def _key_of(request: Request) -> str:
@@ -132,83 +132,99 @@ def _key_of(request: Request) -> str:
 
 class Running:
     """
-    One command's diagnoses, with a launcher that all of them share.
+    A diagnosis of a command, under way; all diagnoses of a process share a launcher.
 
-    Attributes:
-        watch: That of the diagnosis under way.
+    Raises:
+        UsageError: The folder to resume from cannot be used, or a word of the request is no text.
     """
 
-    def __init__(self) -> None:
-        self.watch: Watch | None = None
-        self._launcher: Launcher | None = None
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._launcher is not None:
-            self._launcher.close()
-
-    def diagnose(
-        self,
-        request: Request,
-        progress: Callable[[Progress], None],
-        on_trial: Callable[[Diagnosis], None],
-        on_table: Callable[[Diagnosis], None],
-        folder: Folder | None = None,
-    ) -> Diagnosis:
-        """
-        The diagnosis, findings included.
-
-        Args:
-            on_trial: Called with the diagnosis so far whenever there is more of it.
-            on_table: Called with the first, provisional table.
-            folder: Keeps the recordings meanwhile.
-        """
+    def __init__(self, request: Request, conclusion: Conclusion, resume: str | None) -> None:
         check_request(request)
-        if folder is not None and folder.is_done:
-            return diagnose_recordings(folder.recordings)
+        self._folder = None if resume is None else Folder(Path(resume), request)
+        self._request, self._conclusion = request, conclusion
+        self._named: set[str] = set()
+        self._watch: Watch | None = None
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        """Recordings of what was seen until now."""
+        return () if self._watch is None else self._watch.latest
+
+    def diagnose(self, *, quiet: bool) -> Diagnosis:
+        """The diagnosis, findings included; each configuration is named as soon as it is ready."""
+        request, folder = self._request, self._folder
         lost = () if folder is None else folder.lost()
         names = {one.name for one in lost}
         left = tuple(one for one in request.configurations if one.name not in names)
-        if lost and not left:
-            return diagnose_recordings(lost)
-
-        def show(diagnosis: Diagnosis) -> None:
-            if folder is not None and self.watch is not None:
-                folder.keep(self.watch.latest)
-            on_trial(diagnosis)
-
-        self.watch = Watch(progress, show, on_table, lost=lost)
-        if self._launcher is None or not self._launcher.is_alive:
-            self._launcher = Launcher()
-        request = msgspec.structs.replace(request, configurations=left)
-        diagnosis = diagnose_request(self._launcher, request, self.watch)
+        if folder is not None and (folder.is_done or not left):
+            return diagnose_recordings(folder.recordings)
+        with showing_progress(quiet=quiet) as display:
+            self._watch = Watch(display, self._show, self._show_table, lost)
+            request = msgspec.structs.replace(request, configurations=left)
+            diagnosis = diagnose_request(kept_launcher(), request, self._watch)
         if folder is not None:
-            folder.keep(self.watch.latest)
-            folder.finish()
+            folder.keep(self.recordings)
         return diagnosis
 
+    def stopped(self, how: str, directory: Path | None) -> Diagnosis | None:
+        """
+        The results of a diagnosis that was stopped, as they may be shown, and saved; None if nothing was ready.
 
-def say_how_to_continue(words: Sequence[str]) -> None:
-    """One line on standard error: the command again, with its files of this run allowed to be replaced."""
-    written = ("--output", "--save-recordings", "--save-traces")
-    words = list(words)
-    if any(word.startswith(written) for word in words) and "--force" not in words:
-        words.append("--force")
-    say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
+        Args:
+            directory: For the recordings, if they are to be kept.
+        """
+        seen = [
+            msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, interrupted=how))
+            for one in self.recordings
+        ]
+        if not seen:
+            return None
+        if directory is not None:
+            save_recordings(seen, directory)
+        partial = self._conclusion.for_others(diagnosis_of(seen))
+        try:
+            save_reports(partial, self._conclusion.outputs)
+        except OutputError as error:
+            say(f"warning: {error}")
+        return partial
+
+    def _show(self) -> None:
+        if self._folder is not None:
+            self._folder.keep(self.recordings)
+        for one in self.recordings:
+            if one.name not in self._named:
+                self._named.add(one.name)
+                # One that is the same as another may be known before that has compiled.
+                trial = diagnosis_of([one]).trials[0] if one.trial.status == "ok" else one.trial
+                failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
+                logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
+
+    def _show_table(self, recordings: Sequence[Recording]) -> None:
+        """Prints the first table, whose times are provisional."""
+        from layoutdoctor.reports.sections.view import build_view  # late, as the reports take their time
+        from layoutdoctor.reports.text import table_lines
+
+        logger.info("first times, provisional (others are still compiling):")
+        for table in build_view(self._conclusion.for_others(diagnosis_of(recordings))).tables[:1]:
+            for _, line in table_lines(table.narrow, 100):
+                logger.info("%s", line)
 
 
-def is_reproducer_wanted(outputs: Sequence[OutputFile], diagnosis: Diagnosis) -> bool:
-    """Whether a report will hold a reproducer to be pasted that can be run here."""
-    is_shown = any(output.report_format in ("markdown", "reproducer") for output in outputs)
-    return is_shown and build_reproducer(diagnosis).is_runnable
-
-
-def with_reproduction(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis, as it was measured on this machine, with what its reproducer printed."""
+def with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
+    """The diagnosis with what its reproducer printed, if a report will hold one that can be run here."""
+    if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
+        return diagnosis
+    reproducer = build_reproducer(diagnosis)
+    if not reproducer.is_runnable:
+        return diagnosis
     begin = time.monotonic()
-    done = run_reproducer(build_reproducer(diagnosis).script)
+    try:
+        with showing_progress(quiet=quiet) as display:
+            display(Progress(stage="running the reproducer", done=99))
+            done = run_reproducer(reproducer.script)
+    except (Interrupted, OSError) as error:
+        say(f"the reproducer was not run to its end: {error}")
+        return diagnosis
     stages = diagnosis.stage_seconds | {"running the reproducer": time.monotonic() - begin}
     return msgspec.structs.replace(diagnosis, reproduction=done, stage_seconds=stages)
 

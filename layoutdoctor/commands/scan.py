@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from typing import TYPE_CHECKING
 
-from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, check_fail_on, is_failing
+from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, is_failing, severity_or_code
 from layoutdoctor.commands.output import (
     add_limit_option,
     add_output_options,
@@ -81,6 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
+        type=severity_or_code,
         help="exit with 1 if there is such a finding in any file, or a more severe one",
     )
     add_output_options(parser, SCAN_FORMATS)
@@ -88,7 +90,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examines every file and prints the sum."""
-    fail_on = check_fail_on(arguments.fail_on)
     further = {".jsonl": _LINES, ".parquet": _TABLE}
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=arguments.paths, further=further, redact=arguments.redact
@@ -105,6 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         sinks = [_Sink(output, stack) for output in outputs if output.report_format in further.values()]
         with showing_progress(quiet=arguments.quiet) as show:
+            numbers, begin = itertools.count(1), time.monotonic()
+
+            def take(found: ScannedRows, total: int) -> None:
+                done = next(numbers)
+                for sink in sinks:
+                    sink.add(found)
+                left = (time.monotonic() - begin) / done * (total - done)
+                show(Progress(stage="examining", done=done, total=total, left_seconds=left))
+                logger.debug("%s", clean(found.file.failure or found.file.name))
+
             result = scan(
                 *arguments.paths,
                 pattern=arguments.glob,
@@ -114,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
                 scheduler=arguments.scheduler
                 or (os.environ.get(SCHEDULER_VARIABLE) if arguments.jobs is None else None),
                 resume=arguments.resume,
-                listener=_Listener(sinks, show),
+                listener=take,
             )
         for sink in sinks:
             sink.end()
@@ -123,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(shown, reports, sinks)
     finally:
         print_text(render_scan(shown, arguments.format, terminal_width()))
-    if any(is_failing(finding, fail_on) for file in result.files for finding in file.findings):
+    if any(is_failing(finding, arguments.fail_on) for file in result.files for finding in file.findings):
         return EXIT_FOUND
     if result.failed:
         return EXIT_FAILED
@@ -161,27 +172,8 @@ class _Sink:
                 self._own.__exit__(type(error), error, error.__traceback__)
 
 
-class _Listener:
-    """Hands each trace to the files that take it, and says how far the scan is."""
-
-    def __init__(self, sinks: Sequence[_Sink], show: Callable[[Progress], None]) -> None:
-        self._sinks, self._show = sinks, show
-        self._started, self._done = time.monotonic(), 0
-
-    def __call__(self, found: ScannedRows, total: int) -> None:
-        self._done += 1
-        for sink in self._sinks:
-            sink.add(found)
-        left = (time.monotonic() - self._started) / self._done * (total - self._done)
-        self._show(Progress(stage="examining", done=self._done, total=total, left_seconds=left))
-        logger.debug("%s", clean(found.file.failure or found.file.name))
-
-
 def _write(scan: Scan, reports: Sequence[OutputFile], sinks: Sequence[_Sink]) -> None:
-    def write(output: OutputFile) -> None:
-        output.write(render_scan(scan, output.report_format))
-
-    write_outputs(reports, write)
+    write_outputs(reports, lambda output: output.write(render_scan(scan, output.report_format)))
     say_what_was_written([*(output.path for output in reports), *(sink.path for sink in sinks if not sink.failure)])
     failures = [sink.failure for sink in sinks if sink.failure]
     if failures:

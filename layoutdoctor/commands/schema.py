@@ -7,11 +7,12 @@ It is made from the records: types and bounds as read, words from the docstrings
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.commands.output import prepare_outputs, say_what_was_written, write_outputs
+from layoutdoctor.commands.output import OutputFile, say_what_was_written, writable, write_outputs
 from layoutdoctor.commands.streams import print_text
 from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
 
@@ -119,7 +120,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the schema, or writes it to files."""
     text = to_text(schema_of_kind(arguments.kind))
-    outputs = prepare_outputs(arguments.output, force=arguments.force, further={"": "schema"})  # whatever its suffix
+    outputs = [OutputFile(writable(Path(name), (), force=arguments.force), "schema") for name in arguments.output]
     write_outputs(outputs, lambda output: output.write(text))
     say_what_was_written([output.path for output in outputs])
     if not outputs:

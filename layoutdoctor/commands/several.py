@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,26 +11,28 @@ from layoutdoctor.commands.conclusion import (
     EXIT_FOUND,
     EXIT_INCONCLUSIVE,
     FailedTarget,
-    check_fail_on,
     failing_findings,
     print_records,
     refuse_outputs_of_several,
+    status_of,
     worst_of,
 )
-from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import opened
+from layoutdoctor.diagnosis.writing import file_name_of, opened
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.reports import check_format, format_of_suffix
 from layoutdoctor.words import TARGET_FORMS, count_of
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from layoutdoctor.commands.running import Running
+    from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.workers.messages import Request
 
 _WIDTH = 120
 _MOST_CALLS = 64
@@ -58,9 +59,9 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
     return targets
 
 
-def calls_of(arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
+def calls_of(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
     """
-    The arguments of each kind of call of one target, by a name: the groups of inputs, each with each number of threads.
+    Inputs and threads of each kind of call, by a name: the groups of inputs, each with each number of threads.
 
     Raises:
         UsageError: There are too many, or two are the same.
@@ -79,19 +80,20 @@ def calls_of(arguments: argparse.Namespace) -> dict[str, dict[str, object]]:
             f"cannot diagnose {len(groups) * len(threads)} kinds of call: expected at most {_MOST_CALLS}, the most "
             "frequent ones; each takes half a minute and more"
         )
-    calls: dict[str, dict[str, object]] = {}
+    calls: dict[str, tuple[tuple[str, ...], int | None]] = {}
     for group in groups:
         for count in threads:
-            own = [] if count is None else [count]
-            words = [arguments.target, *group, *([] if count is None else [count_of(count, "thread")])]
-            calls[" ".join(words)] = {"input": group, "threads": own}
+            words = [target, *group, *([] if count is None else [count_of(count, "thread")])]
+            calls[" ".join(words)] = tuple(group), count
     if len(calls) < len(groups) * len(threads):
         raise UsageError("cannot diagnose the same inputs twice: leave out one of the two")
     return calls
 
 
-def refuse_for_a_policy(arguments: argparse.Namespace) -> None:
-    """Refuses options that write files of one diagnosis, or that no policy can be made with."""
+def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
+    """Refuses several targets, options that write files of one diagnosis, and those that no policy can be made with."""
+    if len(targets) > 1:
+        raise UsageError(f"cannot use several --threads with {len(targets)} targets: give one number, or one target")
     given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(f"cannot use --{given} with several kinds of call: it is about one diagnosis; leave it out")
@@ -99,6 +101,8 @@ def refuse_for_a_policy(arguments: argparse.Namespace) -> None:
         raise UsageError(f"cannot make a policy for --target {arguments.lower_for}: nothing is measured; leave it out")
     if arguments.format not in ("text", "markdown", "json"):
         raise UsageError(f"cannot print a policy as {arguments.format}: expected text, markdown or json")
+    for name in arguments.output:
+        check_format(format_of_suffix(name), what="policy")
 
 
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
@@ -117,76 +121,64 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
 
 def diagnose_several(
     arguments: argparse.Namespace,
-    targets: Mapping[str, Mapping[str, object]],
-    diagnose: Callable[[argparse.Namespace, Running], Diagnosis],
-    status_of: Callable[[Diagnosis], int],
+    conclusion: Conclusion,
+    requests: Mapping[str, Request],
     conclude: Callable[[Mapping[str, Diagnosis | Failure]], None] | None = None,
 ) -> int:
     """
     Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end.
 
     Args:
-        targets: By name the arguments that are its own.
+        requests: By the name of the target, or of the kind of call.
         conclude: Called with what was found; None prints the table.
     """
     from layoutdoctor.commands.running import Running  # late: it takes its time
+    from layoutdoctor.workers.launcher import close_kept_launcher
 
-    fail_on = check_fail_on(arguments.fail_on)
     found: dict[str, Diagnosis | Failure] = {}
     statuses: list[int] = []
     try:
-        with Running() as running:
-            for number, (target, name) in enumerate(zip(targets, _folder_names(list(targets)), strict=True), 1):
-                resume = None if arguments.resume is None else str(Path(arguments.resume) / name)
-                one = argparse.Namespace(**{**vars(arguments), **targets[target], "resume": resume})
-                logger.info("%s (%d of %d)", target, number, len(targets))
-                try:
-                    found[target] = diagnosis = diagnose(one, running)
-                    statuses.append(EXIT_FOUND if failing_findings(diagnosis, fail_on) else status_of(diagnosis))
-                except LayoutDoctorError as error:
-                    kind, _, message = first_line(error).partition(": ")
-                    found[target] = Failure(kind=kind, message=message)
-                    statuses.append(EXIT_FAILED if error.exit_status != EXIT_INCONCLUSIVE else EXIT_INCONCLUSIVE)
-                logger.info("%s", _row_in_short(target, found[target], arguments))
+        for number, (target, request) in enumerate(requests.items(), 1):
+            resume = None if arguments.resume is None else str(Path(arguments.resume) / file_name_of(target))
+            logger.info("%s (%d of %d)", target, number, len(requests))
+            try:
+                diagnosis = Running(request, conclusion, resume).diagnose(quiet=arguments.quiet)
+                found[target] = diagnosis = conclusion.accept(diagnosis).diagnosis
+                failing = failing_findings(diagnosis, conclusion.fail_on)
+                statuses.append(EXIT_FOUND if failing else status_of(diagnosis))
+            except LayoutDoctorError as error:
+                kind, _, message = first_line(error).partition(": ")
+                found[target] = Failure(kind=kind, message=message)
+                statuses.append(EXIT_FAILED if error.exit_status != EXIT_INCONCLUSIVE else EXIT_INCONCLUSIVE)
+            logger.info("%s", _row_in_short(target, found[target], conclusion))
     except Interrupted as stop:
         advice = "" if arguments.resume else "; --resume DIR would keep them"
-        say(f"interrupted; {len(found)} of {len(targets)} are done{advice}")
-        print_table(found, arguments)
+        say(f"interrupted; {len(found)} of {len(requests)} are done{advice}")
+        print_table(found, conclusion)
         return stop.exit_status
+    finally:
+        close_kept_launcher()
     if conclude is None:
-        print_table(found, arguments)
+        print_table(found, conclusion)
     else:
         conclude(found)
     return worst_of(statuses)
 
 
-def _folder_names(targets: Sequence[str]) -> list[str]:
-    """The names of their folders: a target without the characters no file's name has; a number if two are equal."""
-    names: list[str] = []
-    for target in targets:
-        name = re.sub(r"[^\w.-]+", "-", target).strip("-.")[-80:] or "model"
-        names.append(name if name not in names else f"{name}-{len(names)}")
-    return names
-
-
-def _shown(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Namespace) -> dict[str, Diagnosis | Failure]:
-    return for_others(dict(found), redact_names=arguments.redact)
-
-
-def _row_in_short(target: str, found: Diagnosis | Failure, arguments: argparse.Namespace) -> str:
+def _row_in_short(target: str, found: Diagnosis | Failure, conclusion: Conclusion) -> str:
     from layoutdoctor.reports.sections.view import build_row_of_model
 
-    ((name, one),) = _shown({target: found}, arguments).items()
+    ((name, one),) = conclusion.for_others({target: found}).items()
     row = build_row_of_model(name, one.message if isinstance(one, Failure) else one)
     return f"{row.cells[0]}: {row.clause or ', '.join(cell for cell in row.cells[1:4] if cell != '-')}"
 
 
-def print_table(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Namespace) -> None:
+def print_table(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
     """The table of all targets to standard output; as JSON the diagnoses themselves."""
     from layoutdoctor.reports.sections.view import build_table_of_models
 
-    shown = _shown(found, arguments)
-    if arguments.format == "json":
+    shown = conclusion.for_others(dict(found))
+    if conclusion.report_format == "json":
         print_records(
             to_json(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
             for target, one in shown.items()
@@ -195,7 +187,7 @@ def print_table(found: Mapping[str, Diagnosis | Failure], arguments: argparse.Na
     table = build_table_of_models(
         {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
     )
-    if arguments.format == "markdown":
+    if conclusion.report_format == "markdown":
         from layoutdoctor.reports.markdown import table_of
 
         print_text(table_of(table) + "\n")

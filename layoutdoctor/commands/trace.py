@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
-ANNOTATED = "annotated trace"
-
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
@@ -44,7 +42,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Examines every file and prints its report."""
     refuse_outputs_of_several(arguments, len(arguments.files), "traces")
-    conclusion = prepare_conclusion(arguments, arguments.files, {".json.gz": ANNOTATED})
+    annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
+    conclusion = prepare_conclusion(arguments, arguments.files, annotate)
     makers: list[Callable[[], Diagnosis]] = [partial(_examine, file, arguments.max_bytes) for file in arguments.files]
     _import_numpy()
     if len(makers) > 1:
@@ -52,9 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from layoutdoctor.recording.reading import garbage_collection_paused  # late, as the analysis is
 
     with garbage_collection_paused():
-        annotate = partial(_annotate, source=arguments.files[0], max_bytes=arguments.max_bytes)
         diagnosis = makers[0]()
-        return conclusion.conclude(diagnosis, _status_of(diagnosis), further={ANNOTATED: annotate})
+        return conclusion.conclude(diagnosis, _status_of(diagnosis))
 
 
 def _import_numpy() -> None:

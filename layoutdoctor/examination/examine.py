@@ -38,7 +38,7 @@ from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.trial import Trial
@@ -151,22 +151,18 @@ def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversio
     return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
 
 
-def diagnosis_of(recordings: Sequence[Recording], known: MutableMapping[str, Examined] | None = None) -> Diagnosis:
+def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     """
     The diagnosis that recordings belong to, without findings.
 
     Args:
         recordings: At least one, all of one diagnosis, each configuration once. Configurations without a recording
             get no trial.
-        known: Facts that were examined before, by configuration; the facts examined now are added.
     """
-    known = {} if known is None else known
     head = recordings[0].head
     by_name = {recording.name: recording for recording in recordings}
     ordered = [by_name[name] for name in head.configurations if name in by_name]
-    for recording in ordered:
-        if recording.name not in known:
-            known[recording.name] = examine(recording)
+    known = {recording.name: examine(recording) for recording in ordered}
     trials = tuple(_trial(recording, known, by_name) for recording in ordered)
     comparison = compare(trials, head.other_cores)
     if comparison is not None:

@@ -26,7 +26,7 @@ from layoutdoctor.workers.worker import CUDNN_BENCHMARK
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, InputTensor, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, InputTensor
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
@@ -51,11 +51,11 @@ def with_switch(base: Configuration) -> Configuration:
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
 
 
-def with_options(base: Configuration, name: str, options: dict[str, OptionValue]) -> Configuration:
-    """A configuration with further options of Inductor."""
-    return msgspec.structs.replace(
-        base, name=f"{base.name}+{name}", inductor_options={**base.inductor_options, **options}
-    )
+def _with_option(worker: Worker, name: str, option: str) -> Configuration:
+    """A worker's configuration with one more option of Inductor."""
+    base = worker.configuration
+    options = {**base.inductor_options, option: True}
+    return msgspec.structs.replace(base, name=f"{base.name}+{name}", inductor_options=options)
 
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
@@ -142,9 +142,9 @@ def on_a_gpu(
         found += [with_switch(worker.configuration) for worker in ready[:SWITCHED_COUNT]]
     compiled = next((worker for worker in ready if worker.configuration.backend == "inductor"), None)
     if compiled is not None and _is_launch_bound(compiled):
-        found.append(with_options(compiled.configuration, "cudagraphs", {"triton.cudagraphs": True}))
+        found.append(_with_option(compiled, "cudagraphs", "triton.cudagraphs"))
     if compiled is not None and tries_all:
-        found.append(with_options(compiled.configuration, "max-autotune", {"max_autotune": True}))
+        found.append(_with_option(compiled, "max-autotune", "max_autotune"))
     return tuple(found)
 
 

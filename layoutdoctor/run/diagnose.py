@@ -201,7 +201,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     elif eager.on_gpu:
         eager.wait()  # its memory is needed
     host = eager.host
-    if host.loaded.no_fork is None:
+    if host.loaded.forks:
         watch.begin("loading the model")
         host = launcher.load(request)
     given = host.loaded.compile_arguments
@@ -212,8 +212,10 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     run = Run(host, eager, request, watch)
     try:
         run.go()
+    except BaseException:  # also what was seen of a diagnosis that is interrupted is kept
+        run.show()
+        raise
     finally:
-        watch.keep(run.recordings)
         run.end()
         host.end()
     return run.recordings()

@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
+import msgspec
+
 from layoutdoctor.errors import LayoutDoctorError, TransportError, UnsupportedTorchError, first_line, needs_torch
 from layoutdoctor.workers.messages import (
     Begin,
@@ -64,8 +66,8 @@ def main(words: Sequence[str]) -> NoReturn:
         _refuse(channel, error)
     with contextlib.suppress(ClosedError):
         serve_forks(channel, _host, forked=forked)
-    for pid in started_by(os.getpid()):  # the parent has ended, or was killed
-        kill_with_all_it_started(pid)
+    for one in started_by(os.getpid()):  # the parent has ended, or was killed
+        kill_with_all_it_started(one.pid)
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
@@ -158,16 +160,17 @@ def _host(order: Order, channel: Channel) -> None:
         os.dup2(2, 1)  # standard output is the report's
     _show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     try:
-        loaded, subject = describe_loaded(_load(request), request, why_not_fork(request))
+        subject, forks = _load(request), may_fork(request)
+        loaded, subject = describe_loaded(subject, request)
         if request.lower_for is not None:
             launch_no_kernels(find_target(request.lower_for))
-        channel.send(loaded)
+        channel.send(msgspec.structs.replace(loaded, forks=forks))
         if order.reference is not None:
             run_in_eager_mode(subject, request.mode, order.reference, channel)
             return
     except LayoutDoctorError as error:
         _refuse(channel, error)
-    if loaded.no_fork is None:
+    if forks:
         serve_forks(channel, lambda begin, own: work_on(subject, request, cast("Begin", begin), own))
 
 
@@ -241,13 +244,6 @@ def _report_ended(channel: Channel, ours: set[int]) -> None:
                 channel.send(Ended(pid=ended[0], returncode=os.waitstatus_to_exitcode(ended[1])))
 
 
-def _forget_children(*descriptors: int) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def _fork(
     channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
 ) -> int:
@@ -269,7 +265,10 @@ def _fork(
     try:
         theirs.close()
         channel.close()
-        _forget_children(*descriptors)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in descriptors:
+            os.close(descriptor)
         die_with(parent)
         os.setpgid(0, 0)
         if isinstance(order, (Begin, Fork)):
@@ -299,20 +298,13 @@ def _print_into(log: str) -> None:
 def _show_stacks(descriptor: int) -> None:
     """Has Python write its stacks there if the process crashes, and when SIGUSR2 asks what it is doing."""
     faulthandler.enable(descriptor, all_threads=True)
-    with contextlib.suppress(AttributeError, ValueError):
-        faulthandler.register(signal.SIGUSR2, descriptor, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, descriptor, all_threads=True)
 
 
-def why_not_fork(request: Request | None = None) -> str | None:
-    """Why this process, which has loaded its subject, cannot be forked, by what can be seen of it; None if it can."""
+def may_fork(request: Request | None = None) -> bool:
+    """Whether this process can be forked, which has loaded its subject: it uses no CUDA and has no other threads."""
     import torch
 
-    if torch.cuda.is_initialized():
-        return "CUDA is in use"
-    if request is not None and (request.device or "cpu").partition(":")[0] != "cpu":
-        return f"it runs on {request.device}"
-    threads = Path("/proc/self/task")
-    if not threads.is_dir():
-        return "this system does not say which threads there are"
-    others = len(list(threads.iterdir())) - 1
-    return f"{others} more threads run" if others else None
+    on_cpu = request is None or (request.device or "cpu").partition(":")[0] == "cpu"
+    threads = Path("/proc/self/task")  # where there is none, the system does not say which threads there are
+    return on_cpu and not torch.cuda.is_initialized() and threads.is_dir() and len(list(threads.iterdir())) == 1

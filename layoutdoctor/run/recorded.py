@@ -20,10 +20,9 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.words import TORCH_TRACE_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Sequence
 
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-    from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.rules import Rule
 
@@ -50,18 +49,9 @@ def examine_trace(
     return diagnose_recordings([read_recorded(Path(path), max_bytes)], rules)
 
 
-def diagnose_recordings(
-    recordings: Sequence[Recording],
-    rules: Sequence[Rule] | None = None,
-    known: MutableMapping[str, Examined] | None = None,
-) -> Diagnosis:
-    """
-    The diagnosis that recordings are of, findings included.
-
-    Args:
-        known: Earlier examinations, by configuration.
-    """
-    diagnosis = diagnosis_of(recordings, known)
+def diagnose_recordings(recordings: Sequence[Recording], rules: Sequence[Rule] | None = None) -> Diagnosis:
+    """The diagnosis that recordings are of, findings included."""
+    diagnosis = diagnosis_of(recordings)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 

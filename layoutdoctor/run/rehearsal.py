@@ -146,8 +146,9 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
     with in_eager_mode(subject):
         random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
-    outputs = [part.dtype.itemsize for part in eager.values() if part.dtype.is_floating_point]
-    smallest = min([_smallest_bytes(subject), *outputs])  # the outputs of a model under autocast are of half precision
+    given = [one.dtype for one in all_tensors(subject) if one.is_floating_point()]
+    made = [part.dtype for part in eager.values() if part.dtype.is_floating_point]  # in half precision under autocast
+    smallest = min((dtype.itemsize for dtype in (*given, *made)), default=8)
     tf32, dtype = may_use_tf32(device), _exact_dtype(device, smallest)
     name, exact, problem = str(dtype).removeprefix("torch."), None, None
     notes: tuple[str, ...] = ()
@@ -163,10 +164,11 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
                 notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
     if exact is None:  # another dtype draws other random numbers
         release_memory()
-        name, exact = f"eager {_floating_dtype(eager)}", dict(eager)
+        of_outputs = [*made, *(part.dtype for part in eager.values())]
+        name, exact = f"eager {str(of_outputs[0]).removeprefix('torch.')}", dict(eager)
     # One by one, and each let go of, so that not all of them are there twice.
-    made = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
-    return Reference(name, made, first.output_layouts, tf32, random, problem, notes)
+    compared = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
+    return Reference(name, compared, first.output_layouts, tf32, random, problem, notes)
 
 
 def may_use_tf32(device: torch.device) -> bool:
@@ -231,11 +233,6 @@ def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
     return [*weights, *input_tensors(subject.args, subject.kwargs)]
 
 
-def _smallest_bytes(subject: LoadedSubject) -> int:
-    """Size of the smallest floating-point number among weights and inputs."""
-    return min((one.element_size() for one in all_tensors(subject) if one.is_floating_point()), default=8)
-
-
 def _fresh(subject: LoadedSubject) -> LoadedSubject:
     """The subject with a copy of its model, if Python can copy it: each run starts from what was loaded."""
     with contextlib.suppress(SubjectError):
@@ -247,8 +244,3 @@ def _step(subject: LoadedSubject, mode: Mode, seed: int = FIRST_CALL_SEED) -> St
     module = owned_module(subject)
     set_mode(module, mode)
     return Step(subject.model, module, subject.args, subject.kwargs, mode, first_seed=seed)
-
-
-def _floating_dtype(parts: dict[str, Part]) -> str:
-    dtypes = [part.dtype for part in parts.values() if part.dtype.is_floating_point]
-    return str(dtypes[0] if dtypes else next(iter(parts.values())).dtype).removeprefix("torch.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -30,14 +31,14 @@ from layoutdoctor.workers.turns import (
     UNKEPT_STARTS,
     LoadMeter,
     baseline_of,
+    begin_starts,
     compile_side_by_side,
     contenders_of,
     medians_of,
-    provisional_rounds,
     stopped,
     take_rounds,
     take_starts,
-    time_start,
+    time_starts,
 )
 from layoutdoctor.workers.worker import Worker
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
-_FIRST_TABLE = 3
+_FIRST_TABLE, _FIRST_TABLE_SECONDS = 3, 1.0
 _USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 
 
@@ -75,7 +76,7 @@ class Eager:
     def __init__(self, launcher: Launcher, request: Request) -> None:
         self.reference: str | None = launcher.file("reference")
         self.may_convolve, self.room = True, 0
-        self.host, self._timeout = launcher.load(request, self.reference), request.timeout_seconds
+        self.host = launcher.load(request, self.reference)
         self._is_waited_for = False
         loaded = self.host.loaded
         self.head = Head(
@@ -100,7 +101,7 @@ class Eager:
             SubjectError: The model does not run.
         """
         try:
-            ran = self.host.process.answer(Ran, self._timeout)
+            ran = self.host.process.answer(Ran)
         except LostError as lost:
             raise SubjectError(f"cannot run {self.head.subject.name} in eager mode: {lost}") from lost
         self.may_convolve, self.room = ran.may_convolve, 0 if ran.room is None else ran.room + 1
@@ -112,7 +113,7 @@ class Eager:
             return
         self._is_waited_for = True
         try:
-            self._note(self.host.process.answer(Ran, self._timeout).notes)
+            self._note(self.host.process.answer(Ran).notes)
         except LostError as lost:
             self.reference = None
             self._note((f"outputs were not compared: computing the reference failed: {lost}",))
@@ -233,15 +234,15 @@ class Run:
                 worker.profile()
                 worker.end()
 
-    def _compiled(self, worker: Worker, running: Sequence[Worker]) -> None:
+    def _compiled(self, running: Sequence[Worker]) -> None:
         done = sum(one not in running and (one.is_ready or one.trial.status != "ok") for one in self.workers)
         total = len(self.workers)
         self._watch.step(done / total, f"{done} of {total} configurations are ready")
-        self._show()
+        self.show()
         ready = [one for one in self.workers if one.is_ok]
         has_baseline = any(one.name == BASELINE for one in ready)
         is_time = has_baseline and len(ready) >= _FIRST_TABLE and running and self._is_timed and not self._on_gpu
-        if is_time and not self._has_table:
+        if is_time and not self._has_table and not any(one.rounds for one in ready):
             self._has_table = True
             self._show_first_table(ready, running)
 
@@ -250,11 +251,12 @@ class Run:
         self._eager.wait()
         with stopped(running):
             self._open(ready)
-            if baseline_of(ready) is not None:
-                provisional_rounds([one for one in ready if one.is_ok], self._meter)
+            baseline = baseline_of(ready)
+            if baseline is not None:
+                take_rounds([one for one in ready if one.is_ok], baseline, _FIRST_TABLE_SECONDS, self._meter)
                 self._watch.provisional(self.recordings())
                 for one in ready:
-                    one.forget_rounds()
+                    one.rounds = []
 
     def _open(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
@@ -269,14 +271,9 @@ class Run:
         self._watch.begin("timing all configurations in turns")
         chosen = dict.fromkeys((baseline, *contenders_of(self.workers, baseline)[:1], *workers))
         ready = [worker for worker in chosen if worker.is_ok and worker.start is not None]
-        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, self._rounds_done)
-        self._show()
-
-    def _rounds_done(self, number: int) -> None:
-        self._watch.step(number / _USUAL_ROUNDS, f"round {number}")
-
-    def _starts_done(self, number: int) -> None:
-        self._watch.step(number / _USUAL_STARTS, f"start {number}")
+        done = lambda number: self._watch.step(number / _USUAL_ROUNDS, f"round {number}")  # noqa: E731
+        take_rounds(ready, baseline, self._budget * _ROUNDS_SHARE, self._meter, done)
+        self.show()
 
     @property
     def _budget(self) -> Seconds:
@@ -315,8 +312,9 @@ class Run:
                 at_once = self._eager.room // (len(found) + 1)
             self._watch.begin("timing the best again in further processes")
             limit = self._budget * (1 - _ROUNDS_SHARE)
-            take_starts(found, baseline, limit, self._meter, self._starts_done, at_once=at_once)
-            self._show()
+            done = lambda number: self._watch.step(number / _USUAL_STARTS, f"start {number}")  # noqa: E731
+            take_starts(found, baseline, limit, self._meter, done, at_once=at_once)
+            self.show()
 
     def _profile(self) -> None:
         ready = [worker for worker in self.workers if worker.start is not None]
@@ -327,12 +325,10 @@ class Run:
             worker.profile()
             self._watch.step((number + 1) / len(ready), f"{number + 1} of {len(ready)}")
         for worker in ready:
-            try:
-                copied = worker.ask_start(Bandwidth(), Copied)
-            except LostError:  # its profile was the end of it
-                continue
-            self._bandwidth = copied.bytes_per_second
-            return
+            with contextlib.suppress(LostError):  # its profile was the end of it
+                assert worker.start is not None
+                self._bandwidth = worker.start.process.ask(Bandwidth(), Copied).bytes_per_second
+                return
 
     def _time_without_kept_memory(self) -> None:
         """Starts of the default and the best with glibc's own settings, whose page faults are the user's."""
@@ -348,7 +344,7 @@ class Run:
         if measured is None:
             return
         for _ in range(UNKEPT_STARTS):
-            rounds = time_start([baseline], baseline.calls, self._meter, giving_back=pair)
+            rounds = time_starts(begin_starts([baseline], pair), baseline.calls, self._meter)
             if rounds is None:
                 return
             kept, *given_back = map(statistics.median, rounds)
@@ -373,7 +369,7 @@ class Run:
         )
         return tuple(worker.recording(head) for worker in self.workers)
 
-    def _show(self) -> None:
+    def show(self) -> None:
         """Shows the rows of what has compiled or failed; what is the same as another one, with that one."""
         known = {worker.name for worker in self.workers if worker.is_ready or worker.trial.status != "ok"}
         is_shown = [one.name in known and (one.trial.same_as or one.name) in known for one in self.workers]

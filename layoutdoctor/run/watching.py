@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.examination.examine import Examined
     from layoutdoctor.recording.recording import Recording
 
 # The percentage of the whole run at which a stage ends, for usual models; a stage begins where the one before it ends.
@@ -50,23 +47,22 @@ class Watch:
 
     Args:
         progress: Called at every step.
-        on_trial: Called with the diagnosis so far whenever there is more of it.
-        on_table: Called with the first table, whose times are provisional.
+        on_more: Called whenever there is more of the diagnosis, in ``latest``.
+        on_table: Called with the recordings of a first table, whose times are provisional.
         lost: Configurations that failed in an earlier run and are not tried again; they are part of what is shown.
     """
 
     def __init__(
         self,
         progress: Callable[[Progress], None],
-        on_trial: Callable[[Diagnosis], None] | None = None,
-        on_table: Callable[[Diagnosis], None] | None = None,
+        on_more: Callable[[], None] = lambda: None,
+        on_table: Callable[[Sequence[Recording]], None] = lambda recordings: None,
         lost: Sequence[Recording] = (),
     ) -> None:
         self.latest: tuple[Recording, ...] = ()
-        self.progress, self._on_trial, self._on_table, self._lost = progress, on_trial, on_table, tuple(lost)
+        self.progress, self._on_more, self._on_table, self._lost = progress, on_more, on_table, lost
         self._stage, self._began, self._first = "", time.monotonic(), time.monotonic()
         self._seconds: dict[str, float] = {}
-        self._known: dict[str, tuple[Recording, Examined]] = {}
         self._percent = 0.0
 
     def begin(self, stage: str) -> None:
@@ -93,34 +89,12 @@ class Watch:
 
     def provisional(self, recordings: Sequence[Recording]) -> None:
         """A first table."""
-        if self._on_table is not None:
-            self._on_table(diagnosis_of([one for one in recordings if one.trial.measurement is not None]))
+        self._on_table([one for one in recordings if one.trial.measurement is not None])
 
     def show(self, recordings: Sequence[Recording]) -> None:
         """There is more of the diagnosis."""
         self.latest = self._whole(recordings)
-        if self._on_trial is not None:
-            self._on_trial(self._diagnosis_of(self.latest))
-
-    def _diagnosis_of(self, recordings: Sequence[Recording]) -> Diagnosis:
-        """The diagnosis; a recording that only has more times since the last one is not examined again."""
-        known = {one.name: self._known[one.name][1] for one in recordings if self._is_known(one)}
-        diagnosis = diagnosis_of(recordings, known)
-        self._known = {one.name: (one, known[one.name]) for one in recordings}
-        return diagnosis
-
-    def _is_known(self, one: Recording) -> bool:
-        if one.name not in self._known:
-            return False
-        seen = self._known[one.name][0]
-        bandwidths = {each.head.environment.copy_bandwidth_bytes_per_second for each in (one, seen)}
-        return one.trial.graphs is seen.trial.graphs and one.iterations is seen.iterations and len(bandwidths) == 1
-
-    def keep(self, recordings: Callable[[], Sequence[Recording]]) -> None:
-        """Keeps what there is, also of a diagnosis that is being interrupted, and shows it."""
-        found = [one for one in recordings() if one.trial.status != "ok" or one.trial.graphs or one.trial.measurement]
-        if found:
-            self.show(found)
+        self._on_more()
 
     def _whole(self, recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:
         """With those of an earlier run that were not tried again, all under the same head."""

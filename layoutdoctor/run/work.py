@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
-from layoutdoctor.run.launcher import serve_forks, why_not_fork
+from layoutdoctor.run.launcher import may_fork, serve_forks
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
@@ -32,7 +32,6 @@ from layoutdoctor.workers.messages import (
     Prepared,
     Profile,
     Ran,
-    Refused,
     Turn,
     WarmUp,
 )
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | None) -> tuple[Loaded, LoadedSubject]:
+def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, LoadedSubject]:
     """
     A host's message about its subject, and the subject as it is diagnosed.
 
@@ -84,7 +83,6 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
         parameter_ranks=tuple(sorted({tensor.dim() for tensor in tensors})),
         call=call_of(subject),
         compile_arguments=given,
-        no_fork=no_fork,
     )
     return loaded, subject
 
@@ -158,12 +156,9 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
     """Does the work of a configuration."""
     torch.set_num_threads(_threads)
-    try:
-        target = None if request.lower_for is None else find_target(request.lower_for)
-        work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
-        _Worker(work, channel).run(is_again=begin.is_again)
-    except LayoutDoctorError as error:
-        channel.send(Refused(kind=type(error).__name__, message=str(error)))
+    target = None if request.lower_for is None else find_target(request.lower_for)
+    work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
+    _Worker(work, channel).run(is_again=begin.is_again)
 
 
 def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Channel) -> None:
@@ -225,7 +220,6 @@ class _Worker:
 
     def __init__(self, work: TrialWork, channel: Channel) -> None:
         self._work, self._channel = work, channel
-        self._blocks: list[bytearray] = []  # held while the process runs
 
     def run(self, *, is_again: bool) -> None:
         """
@@ -246,17 +240,17 @@ class _Worker:
         compiled = self._answer(self._work.compile)
         gc.collect()
         end_worker_threads()
-        no_fork = why_not_fork()
-        self._channel.send(msgspec.structs.replace(compiled, no_fork=no_fork))
-        if no_fork is None:
+        forks = may_fork()
+        self._channel.send(msgspec.structs.replace(compiled, forks=forks))
+        if forks:
             serve_forks(self._channel, self._start, end_worker_threads)
         keep_memory()
-        self._blocks = take_some_memory()
+        take_some_memory()
         self._serve()
 
     def _compiled_again(self) -> None:
         keep_memory()
-        self._blocks = take_some_memory()
+        take_some_memory()
         self._work.prepare()
         self._work.compile_as_a_user_does()
 
@@ -266,7 +260,7 @@ class _Worker:
         torch.set_num_threads(torch.get_num_threads())
         if isinstance(order, Fork) and order.keeps_memory:
             keep_memory()
-        self._blocks = take_some_memory()
+        take_some_memory()
         self._serve()
 
     def _serve(self) -> None:

@@ -140,10 +140,9 @@ def _switches() -> dict[str, Switch]:
         get, set_ = (getattr(torch._C, name) for name in precision)
         found |= {str(place): (partial(get, *place), partial(set_, *place)) for place in _PRECISIONS}
     for device in ("cpu", "cuda", "mps", "xpu"):
-        for what in ("enabled", "dtype"):
-            get = torch.is_autocast_enabled if what == "enabled" else torch.get_autocast_dtype
-            set_ = torch.set_autocast_enabled if what == "enabled" else torch.set_autocast_dtype
-            found[f"autocast {device} {what}"] = partial(get, device), partial(set_, device)
+        enabled = partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)
+        dtype = partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)
+        found |= {f"autocast {device} enabled": enabled, f"autocast {device} dtype": dtype}
     return found
 
 

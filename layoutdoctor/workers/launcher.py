@@ -54,11 +54,9 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.units import Seconds
-    from layoutdoctor.workers.messages import Answer, Order, Request
+    from layoutdoctor.workers.messages import Answer, Order, Proposal, Request
 
-    A = TypeVar("A", bound=Answer)
-else:
-    A = TypeVar("A")
+A = TypeVar("A")
 
 _CODE = "import sys; sys.path[:] = sys.argv[3:]; from layoutdoctor.run.launcher import main; main(sys.argv[1:3])"
 _LONGEST_START_SECONDS = 600.0
@@ -73,13 +71,13 @@ class LostError(Exception):
     A process is of no use any more.
 
     Attributes:
-        status: The status of a trial whose process this was.
-        answer: The process's message about an exception of the model; None if it crashed or hung.
+        status: The status of a trial whose process this was: ``failed`` if the model raised, and the process said so.
+        proposals: The cures that may help against that.
     """
 
-    def __init__(self, failure: Failure, status: TrialStatus = "failed", answer: Failed | None = None) -> None:
+    def __init__(self, failure: Failure, status: TrialStatus, proposals: tuple[Proposal, ...] = ()) -> None:
         super().__init__(failure.message)
-        self.failure, self.status, self.answer = failure, status, answer
+        self.failure, self.status, self.proposals = failure, status, proposals
 
 
 class Process:
@@ -89,7 +87,7 @@ class Process:
     Attributes:
         log: File that it prints into, or only its stacks; None if all goes to our standard error.
         source: The user's file, without its folder, whose lines are named if the process is lost.
-        limit_seconds: For all that it is asked; None if there is no such limit.
+        limit_seconds: For each answer; None for no limit. What it forks has the same file and limit.
 
     Args:
         returncode: Waits until it has ended, and says how; None if nobody knows.
@@ -102,14 +100,14 @@ class Process:
         returncode: Callable[[], int | None] = lambda: None,
         log: Path | None = None,
         source: str = "",
+        limit_seconds: Seconds | None = None,
     ) -> None:
-        self.channel, self.pid, self.log, self.source = channel, pid, log, source
-        self.limit_seconds: Seconds | None = None
+        self.channel, self.pid, self.log, self.source, self.limit_seconds = channel, pid, log, source, limit_seconds
         self._returncode = returncode
         self._children: dict[int, int] = {}  # exit codes of what it forked
         self._is_ended = False
 
-    def ask(self, order: Order, kind: type[A], timeout_seconds: Seconds | None = None) -> A:
+    def ask(self, order: Order, kind: type[A]) -> A:
         """
         Sends an order and waits for the answer.
 
@@ -118,24 +116,24 @@ class Process:
             LayoutDoctorError: It refuses, for a reason that the user can mend.
         """
         self.tell(order)
-        return self.answer(kind, timeout_seconds)
+        return self.answer(kind)
 
     def tell(self, order: Order) -> None:
         """Sends an order; if the process is gone, the wait for the answer says so."""
         with contextlib.suppress(ClosedError):
             self.channel.send(order)
 
-    def answer(self, kind: type[A], timeout_seconds: Seconds | None = None) -> A:
-        """The answer to an order; raises as ``ask`` does."""
-        return self._received(kind, timeout_seconds)[0]
+    def answer(self, kind: type[A], left_seconds: Seconds | None = None) -> A:
+        """The answer to an order, within the limit, or what is left of it; raises as ``ask`` does."""
+        return self._received(kind, self.limit_seconds if left_seconds is None else left_seconds)[0]
 
     def fork(self, order: Load | Begin | Fork) -> Process:
         """The process that this one forks for an order, which prints into the order's log; raises as ``ask`` does."""
         self.tell(order)
-        opened, descriptor = self._received(Opened, _LONGEST_START_SECONDS)
+        opened, descriptor = self._received(Opened, self.limit_seconds or _LONGEST_START_SECONDS)
         assert descriptor is not None
         returncode = lambda: self._returncode_of(opened.pid)  # noqa: E731
-        return Process(Channel(descriptor), opened.pid, returncode, Path(order.log), self.source)
+        return Process(Channel(descriptor), opened.pid, returncode, Path(order.log), self.source, self.limit_seconds)
 
     def _received(self, kind: type[A], timeout_seconds: Seconds | None) -> tuple[A, int | None]:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -148,7 +146,7 @@ class Process:
         if isinstance(message, kind):
             return message, descriptor
         if isinstance(message, Failed):
-            raise LostError(message.failure, "failed", message)
+            raise LostError(message.failure, "failed", message.proposals)
         if isinstance(message, Refused):
             raise getattr(errors, message.kind)(message.message)
         raise LostError(Failure(kind="measure", message=f"it answered with {type(message).__name__}"), "crashed")
@@ -214,9 +212,12 @@ class Host:
         self.process = process
         self._launcher, self._request = launcher, request
         try:
-            self.loaded = _loaded(process, request)
-        except LostError as error:
-            raise SubjectError(f"cannot load {process.source or 'the model'}: {error}") from error
+            self.loaded = process.answer(Loaded)
+        except (LostError, LayoutDoctorError) as error:
+            process.end()
+            if isinstance(error, LostError):
+                raise SubjectError(f"cannot load {process.source or 'the model'}: {error}") from error
+            raise
 
     def begin(self, configuration: Configuration, *, is_again: bool = False) -> Process:
         """
@@ -227,7 +228,7 @@ class Host:
         """
         log = self.file(configuration.name)
         order = Begin(configuration=configuration, is_again=is_again, log=log)
-        if self.loaded.no_fork is None:
+        if self.loaded.forks:
             return self.process.fork(order)
         return self._launcher.fork(Load(request=self._request, begin=order, log=log))
 
@@ -238,15 +239,6 @@ class Host:
     def end(self) -> None:
         """Ends the host and all that it started."""
         self.process.end()
-
-
-def _loaded(process: Process, request: Request) -> Loaded:
-    """The subject that a process has loaded; if it cannot load it, it is ended."""
-    try:
-        return process.answer(Loaded, request.timeout_seconds)
-    except (LostError, LayoutDoctorError):
-        process.end()
-        raise
 
 
 class Launcher:
@@ -296,6 +288,7 @@ class Launcher:
         """A process that loads a subject; raises ``LostError``."""
         process = self._process.fork(order)
         process.source = Path(order.request.target or "").name.partition(":")[0]
+        process.limit_seconds = order.request.timeout_seconds
         return process
 
     def file(self, name: str) -> str:

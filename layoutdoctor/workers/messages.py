@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Trial
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
+from layoutdoctor.diagnosis.writing import file_name_of
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
@@ -98,12 +98,6 @@ class Request(Message, frozen=True, kw_only=True):
     command: str | None = None
     is_timed: bool = True
     timeout_seconds: float | None = DEFAULT_TIMEOUT_SECONDS
-
-    def trace_file(self, configuration: str) -> str | None:
-        """The file for the profiler's trace of a configuration; None if no trace is wanted."""
-        if self.trace_directory is None:
-            return None
-        return str(Path(self.trace_directory) / f"{file_name_of(configuration)}{TRACE_SUFFIX}")
 
 
 def package_file(folder: Path, configuration: str) -> Path:
@@ -222,7 +216,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     Attributes:
         parameter_ranks: Of the model's parameters and buffers, each once.
         compile_arguments: Of ``torch.compile``, as asked for, or as the target was compiled.
-        no_fork: Why forking this process is not safe; None if it is.
+        forks: Whether forking this process is safe.
     """
 
     subject: Subject
@@ -230,7 +224,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     parameter_ranks: tuple[int, ...]
     call: Call
     compile_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
-    no_fork: str | None = None
+    forks: bool = True
 
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):
@@ -262,14 +256,14 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
         code: Fingerprint of the generated code; None if not all of it is known, or there is none.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: The cures that may help.
-        no_fork: Why it cannot be forked; None if it can.
+        forks: Whether it can be forked.
     """
 
     trial: Trial
     code: str | None = None
     compile_seconds: float | None = None
     proposals: tuple[Proposal, ...] = ()
-    no_fork: str | None = None
+    forks: bool = True
 
 
 class Checked(Message, frozen=True, kw_only=True, tag=True):

@@ -92,12 +92,8 @@ def what_matters(log: str, count: int) -> list[str]:
     return lines[stack : stack + count]
 
 
-def started_by(pid: int) -> list[int]:
+def started_by(pid: int) -> list[psutil.Process]:
     """All living processes that a process started, directly or not, the oldest first."""
-    return [child.pid for child in _started_by(pid)]
-
-
-def _started_by(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -121,11 +117,11 @@ def kill_with_all_it_started(pid: int) -> None:
     their linkers, which every later run would find half written in Inductor's cache.
     """
     _send([pid], signal.SIGSTOP)
-    started = _started_by(pid)
+    started = started_by(pid)
     compilers = [one for one in started if _is_program(one)]
     _send([one.pid for one in compilers[::-1]], signal.SIGTERM)
     psutil.wait_procs(compilers, timeout=_GRACE_SECONDS)
-    kill_all([*(one.pid for one in started), *started_by(pid), pid])
+    kill_all([*(one.pid for one in (*started, *started_by(pid))), pid])
 
 
 def _is_program(process: psutil.Process) -> bool:
@@ -143,7 +139,7 @@ def kill_all(pids: Iterable[int]) -> None:
 def stop_all(pids: Iterable[int], *, goes_on: bool = False) -> None:
     """Stops processes with all that they started, or lets them go on."""
     for pid in pids:
-        _send([pid, *started_by(pid)], signal.SIGCONT if goes_on else signal.SIGSTOP)
+        _send([pid, *(one.pid for one in started_by(pid))], signal.SIGCONT if goes_on else signal.SIGSTOP)
 
 
 def _send(pids: Iterable[int], number: int) -> None:
@@ -214,8 +210,8 @@ def guard(parent: int, directory: str) -> None:
     while not ended and os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
         ended, status = os.waitpid(child, os.WNOHANG)
-    for pid in started_by(own):
-        kill_with_all_it_started(pid)
+    for one in started_by(own):
+        kill_with_all_it_started(one.pid)
     if not ended:  # nobody else removes it
         shutil.rmtree(directory, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
@@ -240,15 +236,18 @@ def keep_memory() -> None:
             allocator.mallopt(limit, value)
 
 
-def take_some_memory() -> list[bytearray]:
+_held: list[bytearray] = []
+
+
+def take_some_memory() -> None:
     """
-    Another amount of memory in every process, to be held while it runs.
+    Another amount of memory in every process, held while it runs.
 
     Source:
         T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary what should
         not matter.
     """
-    return [bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS))]
+    _held.extend(bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS)))
 
 
 def end_worker_threads() -> None:

@@ -43,7 +43,6 @@ ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 25
 ROUNDS_OF_A_START = 9
-PROVISIONAL_ROUNDS = 5
 UNKEPT_STARTS = 2
 _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
@@ -59,7 +58,7 @@ _HOPELESS = 2.0
 def compile_side_by_side(
     workers: Sequence[Worker],
     earlier: Sequence[Worker],
-    on_done: Callable[[Worker, Sequence[Worker]], object],
+    on_done: Callable[[Sequence[Worker]], object],
     *,
     most: int | None = None,
 ) -> None:
@@ -68,7 +67,7 @@ def compile_side_by_side(
 
     Args:
         earlier: Workers that have compiled before, which one of these may turn out to be the same as.
-        on_done: Called with each that has compiled, failed or is the same as another one, and those still compiling.
+        on_done: Called with those still compiling when one has compiled, failed or is the same as another one.
         most: At most so many at once.
     """
     most = most or (os.cpu_count() or 1) + 1
@@ -80,7 +79,7 @@ def compile_side_by_side(
             worker = waiting.pop(0)
             worker.begin()
             if worker.process is None:
-                on_done(worker, running)
+                on_done(running)
                 continue
             running.append(worker)
             begun.append(worker)
@@ -88,14 +87,16 @@ def compile_side_by_side(
             if worker not in running or not worker.hear(begun):
                 continue
             running.remove(worker)
-            on_done(worker, running)
+            on_done(running)
         for worker in [one for one in running if one.process is None]:  # the same as one begun before
             running.remove(worker)
-            on_done(worker, running)
+            on_done(running)
 
 
 def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
     """Those whose message has come, or whose time is over."""
+    if not running:  # nothing that was begun has anything to lower
+        return []
     with selectors.DefaultSelector() as selector:
         for worker in running:
             assert worker.process is not None
@@ -103,7 +104,7 @@ def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
         limits = [left for worker in running if (left := worker.seconds_left) is not None]
         ready = [key.data for key, _ in selector.select(min(limits, default=None))]
     overdue = [worker for worker in running if worker not in ready and (worker.seconds_left or 1.0) <= 1e-3]
-    return [*ready, *overdue] if running else []
+    return [*ready, *overdue]
 
 
 @contextlib.contextmanager
@@ -160,6 +161,8 @@ def take_rounds(
     """
     Times configurations in turns: seven rounds of all, then more of those that may be the fastest.
 
+    Every round begins with another one, and every second round goes backwards.
+
     Args:
         workers: Ready ones, the baseline among them.
         limit_seconds: At the end of this time no further round begins, after three.
@@ -169,8 +172,8 @@ def take_rounds(
     for worker in workers:
         worker.calls = calls
         if worker is not baseline and worker.first_round + len(worker.rounds) != len(baseline.rounds):
-            worker.forget_rounds()  # it was left out meanwhile: its next round is not beside the baseline's next one
-            worker.first_round = len(baseline.rounds)
+            # It was left out meanwhile: its next round is not beside the baseline's next one.
+            worker.rounds, worker.first_round = [], len(baseline.rounds)
     offset = len(baseline.rounds)
     begin = time.monotonic()
     taking = list(workers)
@@ -185,26 +188,13 @@ def take_rounds(
                 taking = _near_the_best(taking, baseline, offset)
                 if len(taking) < 2 or (number >= ROUNDS_OF_ALL and seconds > _ROUNDS_SECONDS):
                     break
-            _take_round(taking, number, calls)
+            first = number // 2 % len(taking)
+            order = [*taking[first:], *taking[:first]]
+            for worker in order[::-1] if number % 2 else order:
+                worker.turn(calls)
             if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
                 break
             on_round(number + 1)
-
-
-def provisional_rounds(workers: Sequence[Worker], meter: LoadMeter) -> None:
-    """Five rounds for the first table."""
-    calls = calls_per_turn(workers)
-    with meter.during([worker.start for worker in workers if worker.start is not None]):
-        for number in range(PROVISIONAL_ROUNDS):
-            _take_round(workers, number, calls)
-
-
-def _take_round(workers: Sequence[Worker], number: int, calls: int) -> None:
-    """One turn of each: every round begins with another worker, every second one goes backwards."""
-    first = number // 2 % len(workers)
-    order = [*workers[first:], *workers[:first]]
-    for worker in order[::-1] if number % 2 else order:
-        worker.turn(calls)
 
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
@@ -304,8 +294,8 @@ def take_starts(
                 break
             if not waiting:
                 count = max(min(at_once, FEWEST_STARTS - number), 1)
-                waiting = [_begun([baseline, *workers]) for _ in range(count)]
-            rounds = _timed(waiting.pop(0), baseline.calls, meter)
+                waiting = [begin_starts([baseline, *workers]) for _ in range(count)]
+            rounds = time_starts(waiting.pop(0), baseline.calls, meter)
             if rounds is None:
                 continue
             for worker, start in zip((baseline, *workers), rounds, strict=True):
@@ -325,24 +315,12 @@ def _is_narrow(worker: Worker, baseline: Worker) -> bool:
     return high / low <= _NARROW
 
 
-def time_start(
-    workers: Sequence[Worker], calls: int, meter: LoadMeter, giving_back: Sequence[Worker] = ()
-) -> list[tuple[Seconds, ...]] | None:
+def begin_starts(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> list[Start]:
     """
-    One further start of each configuration, timed in turns.
+    Further starts that get ready: forks one by one, which takes a moment, others side by side.
 
     Args:
-        giving_back: Have a start beside them whose allocator gives freed memory back to the system.
-
-    Returns:
-        Rounds of each, those that give memory back last; None if one of them failed, which costs this start.
-    """
-    return _timed(_begun(workers, giving_back), calls, meter)
-
-
-def _begun(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> list[Start]:
-    """
-    Starts that get ready: forks one by one, which takes a moment, others side by side.
+        giving_back: Have a start behind the others whose allocator gives freed memory back to the system.
 
     Returns:
         None of them if one cannot be started.
@@ -361,7 +339,8 @@ def _begun(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> lis
     return starts
 
 
-def _timed(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]] | None:
+def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]] | None:
+    """Rounds of starts that are ended then; None if there are none or one failed, which costs all of them."""
     if not starts:
         return None
     try:
@@ -385,4 +364,4 @@ def _timed(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[
 
 def _end(starts: Iterable[Start]) -> None:
     for start in starts:
-        start.end()
+        start.process.end()

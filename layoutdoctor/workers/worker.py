@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from layoutdoctor.diagnosis.trial import Failure, Measurement, Trial
+from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.choice import call_seconds
 from layoutdoctor.recording.recording import Recording
@@ -36,11 +38,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Head, Iteration
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Process
-    from layoutdoctor.workers.messages import Answer, Order, Proposal, Request
-
-    A = TypeVar("A", bound=Answer)
-else:
-    A = TypeVar("A")
+    from layoutdoctor.workers.messages import Proposal, Request
 
 EAGER_REASON = "eager runs no compiler: nothing to lower for a GPU that is not there"
 FREEZING_REASON = (
@@ -61,35 +59,25 @@ class Start:
         cpu_seconds: Processor time of its turns so far.
     """
 
-    def __init__(self, process: Process, timeout_seconds: Seconds | None) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.cpu_seconds = 0.0
-        self._timeout = timeout_seconds
         self.call_seconds = 0.0
 
-    def warm_up(self) -> None:
-        """Lets caches and heap settle; raises ``LostError``."""
-        self.begin_to_warm_up()
-        self.wait_until_warm()
-
     def begin_to_warm_up(self) -> None:
-        """Has it load what is left to load, and compile, beside others."""
+        """Has it load what is left to load, compile, and let caches and heap settle, beside others."""
         self.process.tell(WarmUp())
 
     def wait_until_warm(self) -> None:
         """Waits for that, unless it has been waited for; raises ``LostError``."""
         if not self.call_seconds:
-            self.call_seconds = self.process.answer(Ready, self._timeout).call_seconds
+            self.call_seconds = self.process.answer(Ready).call_seconds
 
     def turn(self, calls: int) -> Seconds:
         """The least of some calls; raises ``LostError``."""
-        turned = self.process.ask(Turn(calls=calls), Turned, self._timeout)
+        turned = self.process.ask(Turn(calls=calls), Turned)
         self.cpu_seconds += turned.cpu_seconds
         return min(turned.seconds)
-
-    def end(self) -> None:
-        """Ends the process."""
-        self.process.end()
 
 
 class Worker:
@@ -168,10 +156,6 @@ class Worker:
         logs = [iteration.log for iteration in self.iterations if iteration.log is not None]
         return (logs[0].version, logs[0].isa) if logs else (None, None)
 
-    def forget_rounds(self) -> None:
-        """Drops rounds that were provisional."""
-        self.rounds, self.first_round = [], 0
-
     # ------------------------------------------------------------------------------------------ compiling
     def begin(self) -> None:
         """Starts the process, unless there is nothing to lower."""
@@ -181,7 +165,6 @@ class Worker:
             self._deadline = time.monotonic() + self._request.timeout_seconds
         with self.losing():
             self.process = self._host.begin(self.configuration)
-            self.process.limit_seconds = self._request.timeout_seconds
 
     def postpone(self, seconds: Seconds) -> None:
         """Moves the time limit, because the process was stopped for so long."""
@@ -216,7 +199,7 @@ class Worker:
             compiled = self.process.answer(Compiled, self.seconds_left)
             self.trial, self.code, self.proposals = compiled.trial, compiled.code, compiled.proposals
             self.compile_seconds = compiled.compile_seconds
-            self.forks = compiled.no_fork is None
+            self.forks = compiled.forks
             self.is_ready = True
             same = next((one for one in others if one is not self and one.is_ok and one.code == self.code), None)
             if self.code is not None and same is not None:
@@ -249,16 +232,16 @@ class Worker:
     # ------------------------------------------------------------------------------------------ running
     def open(self, reference: str | None) -> None:
         """Starts the process that the rounds time, checks its outputs, and lets it settle."""
-        timeout = self._request.timeout_seconds
         with self.losing():
             process = self._forked() if self.forks else self.process
             assert process is not None
-            self.start = Start(process, timeout)
-            checked = process.ask(Check(path=reference), Checked, timeout)
+            self.start = Start(process)
+            checked = process.ask(Check(path=reference), Checked)
             self.trial, self.proposals = checked.trial, checked.proposals or self.proposals
             self._is_checked = True
             if self._request.is_timed:
-                self.start.warm_up()
+                self.start.begin_to_warm_up()
+                self.start.wait_until_warm()
 
     def _forked(self, *, keeps_memory: bool = True) -> Process:
         assert self.process is not None
@@ -272,10 +255,9 @@ class Worker:
             LostError: It cannot be started.
             LayoutDoctorError: The subject cannot be loaded again.
         """
-        timeout = self._request.timeout_seconds
         if self.forks:
-            return Start(self._forked(keeps_memory=keeps_memory), timeout)
-        return Start(self._host.begin(self.configuration, is_again=True), timeout)
+            return Start(self._forked(keeps_memory=keeps_memory))
+        return Start(self._host.begin(self.configuration, is_again=True))
 
     def turn(self, calls: int) -> None:
         """Times it once more, unless it has failed."""
@@ -287,19 +269,17 @@ class Worker:
         """Records its kernels; if that fails, it still has its times and outputs."""
         if self.start is None or self._was_profiled:
             return
+        folder, file = self._request.trace_directory, None
+        if folder is not None:
+            file = str(Path(folder) / f"{file_name_of(self.name)}{TRACE_SUFFIX}")
         try:
-            seen = self.ask_start(Profile(trace_file=self._request.trace_file(self.name)), Profiled)
+            seen = self.start.process.ask(Profile(trace_file=file), Profiled)
         except LostError as lost:
             self.observe(notes=(*self.trial.notes, f"the kernel list was not recorded: {lost}"))
             return
         self.iterations, self._was_profiled = seen.iterations, True
         self._peak_memory_bytes = seen.peak_memory_bytes
         self.observe(notes=(*self.trial.notes, *seen.notes))
-
-    def ask_start(self, order: Order, kind: type[A]) -> A:
-        """The answer of the process that the rounds time; raises ``LostError``."""
-        assert self.start is not None
-        return self.start.process.ask(order, kind, self._request.timeout_seconds)
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
@@ -308,13 +288,13 @@ class Worker:
             yield
         except LostError as lost:
             failure = lost.failure
-            if lost.answer is None:  # a process that is lost does not say what it did
+            if lost.status == "failed":
+                self.proposals = lost.proposals
+            else:  # a process that is lost does not say what it did
                 failure = msgspec.structs.replace(failure, kind=self._stage)
-            self.lose(failure, lost.status)
-            if lost.answer is not None:
-                self.proposals = lost.answer.proposals
+            self._lose(failure, lost.status)
         except LayoutDoctorError as error:
-            self.lose(Failure(kind="prepare", message=str(error)), "failed")
+            self._lose(Failure(kind="prepare", message=str(error)), "failed")
 
     @property
     def _stage(self) -> str:
@@ -326,7 +306,7 @@ class Worker:
             return stage if self.configuration.backend == "inductor" else "run"
         return "measure" if self._is_checked else "run"
 
-    def lose(self, failure: Failure, status: TrialStatus) -> None:
+    def _lose(self, failure: Failure, status: TrialStatus) -> None:
         """Records why there is no result, which costs the times as well, and ends the processes."""
         self.observe(status=status, failure=failure)
         self.rounds, self.starts, self.unkept = [], [], ()

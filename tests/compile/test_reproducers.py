@@ -19,6 +19,7 @@ import pytest
 from github_markdown import check_form, code_blocks
 from live_trials import requested_of_target
 
+from layoutdoctor.commands.output import OutputFile
 from layoutdoctor.commands.running import with_reproduction
 from layoutdoctor.diagnosis.answer import Recommendation
 from layoutdoctor.diagnosis.configurations import choose_configurations
@@ -124,9 +125,9 @@ def test_a_frozen_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_run_stands_in_the_report() -> None:
+def test_what_was_run_stands_in_the_report(tmp_path: Path) -> None:
     case = CASES[0]
-    diagnosis = with_reproduction(diagnosed(case))
+    diagnosis = with_reproduction(diagnosed(case), [OutputFile(tmp_path / "r.md", "markdown")], quiet=True)
 
     assert diagnosis.reproduction is not None
     verdict = REPRODUCED if diagnosis.reproduction.reproduced else NOT_REPRODUCED

@@ -11,7 +11,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.saved import from_json, to_json
 from layoutdoctor.examination import examine as examine_module
-from layoutdoctor.examination.examine import Examined, by_diagnosis, diagnosis_of, examine
+from layoutdoctor.examination.examine import by_diagnosis, diagnosis_of, examine
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
@@ -81,14 +81,6 @@ def test_what_was_seen_of_one_configuration_holds_for_that_which_is_the_same() -
     assert own.kernels == none.kernels == eager.kernels
     assert own.graphs[0].nodes != ()
     assert [(graph.nodes, graph.conversions) for graph in none.graphs] == [((), eager.graphs[0].conversions)]
-
-
-def test_what_was_examined_before_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[str, Examined] = {}
-    first = diagnosis_of([a_recording()], known)
-    monkeypatch.setattr("layoutdoctor.examination.examine.examine", refuse)
-
-    assert diagnosis_of([a_recording()], known) == first
 
 
 def test_one_recording_of_several_can_be_examined_alone() -> None:

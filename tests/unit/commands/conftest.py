@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from builders import a_comparison, a_diagnosis, a_finding, a_ratio, a_recommendation, a_trial, recordings_of
 
 from layoutdoctor.commands import running as running_module
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.run.watching import Watch
 from layoutdoctor.workers.messages import Progress, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.run.watching import Watch
 
 WARNING = a_finding("LD205", rule="input-format-mismatch", message="the input is contiguous", module=None)
 PARTIAL = a_diagnosis(a_trial("eager"))
@@ -36,21 +37,13 @@ class FakeEngine:
 
     Attributes:
         shown: Recordings of what was seen before the end.
-        partial: The diagnosis that is made of them.
-        during: Called before the end.
     """
 
     def __init__(self) -> None:
         self.asked = Request()
         self.result = FULL
-        self.partial = PARTIAL
         self.shown: Sequence[Recording] = recordings_of(PARTIAL)
         self.error: BaseException | None = None
-        self.during: Callable[[], None] = lambda: None
-        self.is_alive = True
-
-    def close(self) -> None:
-        self.is_alive = False
 
     def diagnose(self, launcher: object, request: Request, watch: Watch) -> Diagnosis:
         del launcher
@@ -59,7 +52,6 @@ class FakeEngine:
         watch.progress(Progress("compiling: 2 of 2", 50))
         if self.shown:
             watch.show(self.shown)
-        self.during()
         if self.error is not None:
             raise self.error
         return self.result
@@ -68,10 +60,13 @@ class FakeEngine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr(running_module, "Launcher", lambda: fake)
+    monkeypatch.setattr(running_module, "kept_launcher", lambda: fake)
     monkeypatch.setattr(running_module, "diagnose_request", fake.diagnose)
-    # What is made of recordings is no matter of the command.
-    monkeypatch.setattr(Watch, "_diagnosis_of", lambda watch, recordings: fake.partial)
+
+    def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:  # how it is made is no matter of the command
+        return msgspec.structs.replace(PARTIAL, interrupted=recordings[0].head.interrupted)
+
+    monkeypatch.setattr(running_module, "diagnosis_of", diagnosis_of)
     return fake
 
 

@@ -16,6 +16,7 @@ from builders import (
     a_ratio,
     a_subject,
     a_trial,
+    recordings_of,
 )
 from loops import for_each
 
@@ -27,6 +28,7 @@ from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError
+from layoutdoctor.reports.sections.wording import shown_name
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS
 
 from .conftest import FULL, PARTIAL, FakeEngine
@@ -139,6 +141,7 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["m.py", "n.py", "--package", "m.pt2"], "cannot use --package with 2 targets"),
         (["m.py", "n.py", "--output", "d.json"], "cannot use --output with 2 targets"),
         (["m.py", "n.py", "--module", "vae"], "cannot use --module with 2 targets"),
+        (["m.py", "n.py", "--threads", "1,2"], "cannot use several --threads with 2 targets: give one number, or"),
         (["m.py", "n.py", "--format", "html"], "cannot print 2 diagnoses as html: expected text, markdown, json"),
         (["m.py", "n.py", "--configurations", "eagr"], "configuration 'eagr'"),
         (["m.py", "n.py", "--fail-on", "LD9"], "cannot fail on 'LD9'"),
@@ -241,12 +244,23 @@ def test_an_error_after_a_trial_keeps_the_trials_so_far_and_a_bug_its_traceback_
     assert load(tmp_path / "bug.json") == msgspec.structs.replace(PARTIAL, interrupted="ZeroDivisionError: a bug")
 
 
+def test_one_that_is_the_same_as_another_is_named_so_before_that_has_compiled(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None, measurement=None)
+    engine.shown = recordings_of(a_diagnosis(a_trial("inductor"), same))[1:]
+    main(["m.py"])
+
+    names = shown_name("inductor-layout-opt-on"), shown_name("inductor")
+    assert "layoutdoctor: {}: the same as {}\n".format(*names) in capsys.readouterr().err
+
+
 @for_each("words", [[], ["--redact"]])
 def test_a_failure_is_said_as_it_may_be_written(
     words: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = Failure(kind="run", message="boom in /home/wilhelmina/x.py", location=a_location(9, "tumor_net.py"))
-    engine.partial = a_diagnosis(msgspec.structs.replace(a_failed_trial("eager"), failure=failure))
+    engine.shown = recordings_of(a_diagnosis(msgspec.structs.replace(a_failed_trial("eager"), failure=failure)))
     main(["m.py", *words])
 
     said = capsys.readouterr().err
@@ -267,6 +281,18 @@ def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     assert (engine.asked.lower_for, engine.asked.device) == ("cuda:90", "cpu")
     assert engine.asked.trace_directory is None
     assert not (tmp_path / "traces").exists()
+
+
+def test_processes_end_with_the_diagnosis_however_it_ends(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr("layoutdoctor.workers.launcher.close_kept_launcher", lambda: closed.append(engine.error))
+    errors = (None, SubjectError("cannot run it"), Interrupted(signal.SIGINT))
+    for error in errors:
+        engine.error = error
+        main(["m.py", "-q"])
+        main(["m.py", "n.py", "-q"])
+
+    assert closed == [error for error in errors for _ in range(2)]
 
 
 def test_folders_stay_out_of_the_record() -> None:

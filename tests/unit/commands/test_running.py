@@ -1,4 +1,4 @@
-"""How a command runs a diagnosis: the folder that it goes on from, the launcher that it shares, and signals."""
+"""How a command runs a diagnosis: the folder that it goes on from, signals, and the reproducer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ from loops import for_each
 from reproducer_builders import a_record
 
 from layoutdoctor.commands import running
-from layoutdoctor.commands.diagnose import _with_reproduction
+from layoutdoctor.commands.conclusion import Conclusion
 from layoutdoctor.commands.output import OutputFile, save_recordings
-from layoutdoctor.commands.running import (
-    Folder,
-    Running,
-    check_request,
-    is_reproducer_wanted,
-    run_reproducer,
-    with_reproduction,
-)
+from layoutdoctor.commands.running import Folder, Running, check_request, run_reproducer, with_reproduction
 from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.diagnosis.diagnosis import Reproduction
-from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.workers.messages import Request
 
@@ -40,6 +33,7 @@ if TYPE_CHECKING:
 REQUEST = Request(
     target="model.py", configurations=tuple(map(a_configuration, ("inductor", "eager", "inductor-layout-opt-on")))
 )
+CONCLUSION = Conclusion((), "text", False, None, None, None, False, None)
 MEASURED = recordings_of(a_diagnosis(a_trial("inductor"), a_trial("eager"), a_failed_trial("inductor-layout-opt-on")))
 
 
@@ -48,23 +42,15 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
-        self.launchers: list[FakeEngine] = []
         self.error: BaseException | None = None
-        self.is_alive, self.is_closed = True, False
-
-    def launch(self) -> FakeEngine:
-        self.launchers.append(FakeEngine())
-        return self.launchers[-1]
-
-    def close(self) -> None:
-        self.is_closed = True
 
     def diagnose(self, launcher: object, request: Request, watch: Watch) -> Diagnosis:
-        assert launcher is self.launchers[-1]
+        assert launcher is self
         self.asked.append([configuration.name for configuration in request.configurations])
         found = [one for one in MEASURED if one.name in self.asked[-1]]
         head = msgspec.structs.replace(found[0].head, configurations=tuple(one.name for one in found))
         found = [msgspec.structs.replace(one, head=head) for one in found]
+        watch.begin("compiling")
         watch.show(found)
         if self.error is not None:
             raise self.error
@@ -74,15 +60,14 @@ class FakeEngine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr(running, "Launcher", fake.launch)
+    monkeypatch.setattr(running, "kept_launcher", lambda: fake)
     monkeypatch.setattr(running, "diagnose_request", fake.diagnose)
     return fake
 
 
 def run(folder: Path, request: Request = REQUEST) -> list[str]:
     """The names of the trials."""
-    with Running() as running:
-        diagnosis = running.diagnose(request, lambda p: None, lambda d: None, lambda t: None, Folder(folder, request))
+    diagnosis = Running(request, CONCLUSION, str(folder)).diagnose(quiet=True)
     return [trial.name for trial in diagnosis.trials]
 
 
@@ -95,8 +80,12 @@ def test_a_run_that_came_to_its_end_is_examined_again_and_half_a_file_is_recorde
 
     half = tmp_path / "new" / "eager.recording"
     half.write_bytes(half.read_bytes()[:-100])
+    engine.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "new")
+    engine.error = None
     run(tmp_path / "new")
-    assert engine.asked[1:] == [["inductor", "eager"]]
+    assert engine.asked[1:] == [["inductor", "eager"]] * 2
 
 
 def test_a_failure_in_a_run_that_was_interrupted_is_not_tried_again(engine: FakeEngine, tmp_path: Path) -> None:
@@ -116,7 +105,7 @@ def test_if_all_failed_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
     save_recordings(MEASURED[2:], tmp_path)
 
     assert run(tmp_path, request) == ["inductor-layout-opt-on"]
-    assert engine.launchers == []
+    assert engine.asked == []
 
 
 @for_each("changes", [{"target": "other.py"}, {"inputs": ("f32[2]",)}, {"configurations": REQUEST.configurations[:1]}])
@@ -156,23 +145,6 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, mon
     monkeypatch.setattr("pathlib.Path.mkdir", recurse)
     with pytest.raises(UsageError, match=r"cannot save recordings in '.*': too deep; name another directory"):
         Folder(tmp_path, REQUEST)
-
-
-def test_diagnoses_of_one_command_share_a_launcher_that_is_closed_at_the_end(engine: FakeEngine) -> None:
-    def diagnose_with_errors() -> None:
-        with Running() as running:
-            for is_alive in (True, True, False):
-                if engine.launchers:
-                    engine.launchers[0].is_alive = is_alive
-                running.diagnose(REQUEST, lambda p: None, lambda d: None, lambda t: None)
-            engine.error = SubjectError("cannot run it")
-            running.diagnose(REQUEST, lambda p: None, lambda d: None, lambda t: None)
-
-    with pytest.raises(SubjectError):
-        diagnose_with_errors()
-
-    assert len(engine.launchers) == 2
-    assert engine.launchers[1].is_closed
 
 
 @for_each("changes", [{"target": "\udcff.py"}, {"inputs": ("\udcff",)}, {"config": ("\udcff",)}])
@@ -220,16 +192,17 @@ def test_what_a_script_does_is_kept(script: str, printed: str, reproduced: bool 
 def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = a_record()
 
-    def wanted(report_format: str, diagnosis: Diagnosis = record) -> bool:
-        return is_reproducer_wanted([OutputFile(tmp_path / "x", report_format)], diagnosis)
-
-    names = [name for name in ("json", "html", "markdown", "reproducer", "text") if wanted(name)]
-    assert names == ["markdown", "reproducer"]
-    assert not wanted("markdown", msgspec.structs.replace(record, trials=record.trials[:1]))
-
     done = Reproduction(printed="verdict: reproduced", reproduced=True)
     monkeypatch.setattr(running, "run_reproducer", lambda script: done if "torch.conv2d" in script else None)
-    diagnosis = with_reproduction(record)
+
+    def run_for(report_format: str, diagnosis: Diagnosis = record) -> Diagnosis:
+        return with_reproduction(diagnosis, [OutputFile(tmp_path / "x", report_format)], quiet=True)
+
+    names = [name for name in ("json", "html", "markdown", "reproducer", "text") if run_for(name) is not record]
+    assert names == ["markdown", "reproducer"]
+    unrunnable = msgspec.structs.replace(record, trials=record.trials[:1])
+    assert run_for("markdown", unrunnable) is unrunnable
+    diagnosis = run_for("markdown")
     assert (diagnosis.reproduction, list(diagnosis.stage_seconds)[-1]) == (done, "running the reproducer")
 
 
@@ -251,8 +224,8 @@ def test_what_ends_it_costs_no_report(
         (lambda: signal.raise_signal(signal.SIGINT), "interrupted from the keyboard"),
         (lambda: (tmp_path / "gone").read_text(), "No such file or directory"),
     ):
-        monkeypatch.setattr(running, "with_reproduction", lambda _, stop=stop: stop() or time.sleep(10))
+        monkeypatch.setattr(running, "run_reproducer", lambda _, stop=stop: stop() or time.sleep(10))
 
         with ending_signals():
-            assert _with_reproduction(record, outputs, quiet=True) is record
+            assert with_reproduction(record, outputs, quiet=True) is record
         assert said in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_files_without_kernels_are_inconclusive(tmp_path: Path, capsys: pytest.C
 @for_each(
     ("words", "message"),
     [
-        ([ALEXNET, "--max-bytes", "0"], "cannot read at most 0 bytes"),
+        ([ALEXNET, "--max-bytes", "0"], "argument --max-bytes: cannot use '0': expected a whole number from 1 on"),
         ([ALEXNET, "--jobs", "0"], "cannot scan with 0 processes"),
         ([ALEXNET, "--jobs", "2", "--scheduler", "tcp://x:1"], "not allowed with argument"),
         ([ALEXNET, "--output", "x.sarif"], "cannot write 'x.sarif': a scan has no report as sarif"),

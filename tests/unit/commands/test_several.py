@@ -21,18 +21,18 @@ from builders import (
 from loops import for_each
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands import diagnose as diagnose_module
-from layoutdoctor.commands.running import Running
 from layoutdoctor.commands.signals import Interrupted
+from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
 from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
+from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
-    import argparse
     from pathlib import Path
 
-    from layoutdoctor.commands.diagnose import Plan
+    from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.workers.messages import Request
 
 FASTER = a_diagnosis(
     a_trial("inductor", graphs=[a_graph(breakers=(a_breaker(),))]),
@@ -51,11 +51,14 @@ class Doctor:
         self.results: dict[str, Diagnosis | BaseException] = {"a.py": FASTER, "b.py": NOTHING}
         self.asked: list[tuple[str, str | None]] = []
 
-    def __call__(self, arguments: argparse.Namespace, plan: Plan, running: Running) -> Diagnosis:
-        assert isinstance(running, Running)
-        assert plan.configurations
-        self.asked.append((arguments.target, arguments.resume))
-        found = self.results.get(arguments.target, SubjectError(f"cannot load {arguments.target}: no\nsuch file"))
+    def __call__(self, request: Request, conclusion: Conclusion, resume: str | None) -> Doctor:
+        assert request.configurations
+        self.asked.append((str(request.target), resume))
+        return self
+
+    def diagnose(self, *, quiet: bool) -> Diagnosis:
+        target = self.asked[-1][0]
+        found = self.results.get(target, SubjectError(f"cannot load {target}: no\nsuch file"))
         if isinstance(found, BaseException):
             raise found
         return found
@@ -64,7 +67,7 @@ class Doctor:
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch) -> Doctor:
     stand_in = Doctor()
-    monkeypatch.setattr(diagnose_module, "_diagnose_one", stand_in)
+    monkeypatch.setattr("layoutdoctor.commands.running.Running", stand_in)
     return stand_in
 
 
@@ -126,6 +129,15 @@ def test_an_interruption_shows_the_rows_so_far(doctor: Doctor, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert err.endswith("layoutdoctor: interrupted; 1 of 2 are done; --resume DIR would keep them\n")
     assert "compiled + channels_last" in out
+
+
+def test_accepted_findings_fail_no_table(doctor: Doctor, tmp_path: Path) -> None:
+    doctor.results["b.py"] = FASTER
+    accepted = tmp_path / "accepted.json"
+    words = ["a.py", "b.py", "--fail-on", "warning"]
+    assert main(words) == 1
+    save_accepted(accepted, accept_all(scrub(FASTER)))
+    assert main([*words, "--accepted", str(accepted)]) == 0
 
 
 def test_the_worst_status_is_that_of_all(doctor: Doctor) -> None:

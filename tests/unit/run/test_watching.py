@@ -18,7 +18,9 @@ from layoutdoctor.run.watching import Watch, showing
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from collections.abc import Sequence
+
+    from layoutdoctor.recording.recording import Recording
 
 STAGES = (
     "loading the model",
@@ -40,10 +42,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(watching, "time", clock)
     return clock
-
-
-def names(diagnosis: Diagnosis) -> list[str]:
-    return [trial.name for trial in diagnosis.trials]
 
 
 def test_progress_only_grows_though_stages_come_again_and_ends_below_100(clock: Clock) -> None:
@@ -90,45 +88,26 @@ def test_the_time_of_a_stage_that_comes_twice_is_summed(clock: Clock) -> None:
 
 
 def test_each_row_is_shown_with_those_that_failed_in_an_earlier_run() -> None:
-    shown: list[Diagnosis] = []
-    watch = Watch(lambda step: None, shown.append, lost=LOST)
+    shown: list[list[str]] = []
+    watch = Watch(lambda step: None, lambda: shown.append([one.name for one in watch.latest]), lost=LOST)
     head = msgspec.structs.replace(TWO[0].head, configurations=("inductor",))
     watch.show([msgspec.structs.replace(TWO[0], head=head)])
     watch.show(TWO)
-    Watch(lambda step: None, shown.append, lost=recordings_of(a_diagnosis(a_failed_trial("eager")))).show(TWO)
+    again = Watch(lambda step: None, lost=recordings_of(a_diagnosis(a_failed_trial("eager"))))
+    again.show(TWO)
 
-    assert names(shown.pop()) == ["inductor", "eager"]  # one that is tried again after all is shown once
-    assert list(map(names, shown)) == [
-        ["inductor", "inductor-layout-opt-on"],
-        ["inductor", "eager", "inductor-layout-opt-on"],
-    ]
-    assert [one.name for one in watch.latest] == names(shown[-1])
+    assert shown == [["inductor", "inductor-layout-opt-on"], ["inductor", "eager", "inductor-layout-opt-on"]]
     assert all(one.head == watch.latest[0].head for one in watch.latest)
+    assert [one.name for one in again.latest] == ["inductor", "eager"]  # one that is tried again is shown once
 
 
 def test_the_first_table_has_what_is_measured() -> None:
-    tables: list[Diagnosis] = []
+    tables: list[Sequence[Recording]] = []
     unmeasured = recordings_of(a_diagnosis(a_trial("inductor"), a_trial("eager", measurement=None)))
     Watch(lambda step: None, on_table=tables.append).provisional(unmeasured)
     Watch(lambda step: None).provisional(unmeasured)
 
-    assert list(map(names, tables)) == [["inductor"]]
-
-
-def test_of_an_interrupted_diagnosis_what_was_seen_is_kept() -> None:
-    shown: list[Diagnosis] = []
-    watch = Watch(lambda step: None, shown.append)
-    begun, lost, measured = recordings_of(
-        a_diagnosis(a_trial("inductor", measurement=None), a_failed_trial("inductor-layout-opt-on"), a_trial("eager"))
-    )
-    watch.keep(lambda: (begun,))
-    assert shown == []
-    assert watch.latest == ()
-
-    watch.keep(lambda: (begun, lost, measured))
-
-    assert [one.name for one in watch.latest] == ["inductor-layout-opt-on", "eager"]
-    assert names(shown[0]) == ["inductor-layout-opt-on", "eager"]
+    assert [[one.name for one in table] for table in tables] == [["inductor"]]
 
 
 # ---------------------------------------------------------------------------------------------- from Python
@@ -192,8 +171,8 @@ def test_what_is_the_same_as_another_one_is_shown_with_that_one() -> None:
     )
 
     for one in (eager, default):
-        Run._show(run)
+        Run.show(run)
         one.is_ready = True
-    Run._show(run)
+    Run.show(run)
 
     assert shown == [["eager"], ["inductor", "inductor-layout-opt-on", "eager"]]

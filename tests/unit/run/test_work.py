@@ -1,4 +1,4 @@
-"""The work in a forked process."""
+"""The work in a forked process, and why it failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from layoutdoctor.run import work
+from layoutdoctor.run.trial import in_words
 from layoutdoctor.workers.messages import ClosedError, channel_pair
 
 
@@ -20,3 +21,15 @@ def test_a_start_makes_torchs_thread_pool_again_before_autograd_has_threads(monk
     with pytest.raises(ClosedError):
         work._Worker(cast("Any", None), ours)._start(cast("Any", None), ours)
     assert seen == [torch.get_num_threads(), "memory"]
+
+
+def test_why_a_configuration_failed_is_said_in_one_line() -> None:
+    of_dynamo = RuntimeError("Unsupported call\n  Explanation: it cannot be traced\n  Hint: none")
+    of_a_backend = RuntimeError("backend='inductor' raised:\nImportError: c5.main.so: file too short\n\nSet TORCH_LOGS")
+
+    assert in_words(ValueError("no such thing\nin two lines")) == "ValueError: no such thing"
+    assert in_words(of_dynamo) == "RuntimeError: Unsupported call; Explanation: it cannot be traced"
+    assert in_words(of_a_backend) == (
+        "RuntimeError: backend='inductor' raised: ImportError: c5.main.so: file too short; a compile that was ended "
+        "has left this file in Inductor's cache: delete it"
+    )

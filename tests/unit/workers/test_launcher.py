@@ -71,7 +71,7 @@ class Ends:
         self._channels += [ours, other]
         for answer in said:
             other.send(answer)
-        return Process(ours, 1_000_000, **given), other
+        return Process(ours, 1_000_000, **{"limit_seconds": 5.0, **given}), other
 
     def opening(self, other: Channel, *said: Answer) -> None:
         """Has a process announce one that it forked, which has said something and ended."""
@@ -96,27 +96,27 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     found.close()
 
 
-def lost(process: Process, timeout_seconds: float = 5.0) -> LostError:
+def lost(process: Process) -> LostError:
     with pytest.raises(LostError) as caught:
-        process.ask(WarmUp(), Ready, timeout_seconds)
+        process.ask(WarmUp(), Ready)
     return caught.value
 
 
 def test_an_answer_of_another_kind_is_a_crash_a_refusal_or_an_exception_of_the_model(ends: Ends) -> None:
     process, other = ends.process(Ready(call_seconds=2.0), Prepared(key="k"))
-    assert process.ask(WarmUp(), Ready, 5.0) == Ready(call_seconds=2.0)
+    assert process.ask(WarmUp(), Ready) == Ready(call_seconds=2.0)
     assert other.receive(5.0)[0] == WarmUp()
     crashed = lost(process)
     assert (crashed.status, str(crashed)) == ("crashed", "it answered with Prepared")
 
     process, _ = ends.process(Refused(kind="UsageError", message="cannot do it; do that"))
     with pytest.raises(UsageError, match=r"^cannot do it; do that$"):
-        process.ask(WarmUp(), Ready, 5.0)
+        process.ask(WarmUp(), Ready)
 
     proposal = Proposal(cure=Cure(name="view-as-reshape"))
     raised = Failed(failure=Failure(kind="run", message="RuntimeError: boom"), proposals=(proposal,))
     failed = lost(ends.process(raised)[0])
-    assert (failed.status, failed.failure, failed.answer) == ("failed", raised.failure, raised)
+    assert (failed.status, failed.failure, failed.proposals) == ("failed", raised.failure, (proposal,))
 
 
 @for_each(
@@ -167,7 +167,7 @@ def test_no_answer_in_time_says_what_the_process_was_doing(
         log.write_text(STACK.partition("\n\n")[2], encoding="utf-8")
 
     monkeypatch.setattr(os, "kill", kill)
-    error = lost(ends.process(log=log, source="model.py")[0], 1e-3)
+    error = lost(ends.process(log=log, source="model.py", limit_seconds=1e-3)[0])
 
     assert asked == [(1_000_000, signal.SIGUSR2)]
     assert (error.status, str(error)) == ("timed_out", "it took more than 0.001 s; it was at model.py:9, in forward")
@@ -184,6 +184,7 @@ def test_a_forked_process_is_reached_over_its_socket_and_its_parent_knows_how_it
 
     assert other.receive(5.0)[0] == Fork(log=str(tmp_path / "log"))
     assert (forked.pid, forked.log, forked.source) == (1_000_001, tmp_path / "log", "model.py")
+    assert forked.limit_seconds == process.limit_seconds == 5.0
     assert forked.answer(Ready) == Ready(call_seconds=3.0)
     other.send(Ended(pid=8, returncode=0))
     other.send(Ended(pid=1_000_001, returncode=4))
@@ -227,7 +228,7 @@ def test_a_host_that_forks_is_asked_for_a_process_with_a_log_of_its_own(ends: En
 def test_if_forking_the_host_is_not_safe_workers_are_forked_from_the_launcher_and_load_for_themselves(
     ends: Ends,
 ) -> None:
-    process, _ = ends.process(msgspec.structs.replace(LOADED, no_fork="CUDA is in use"))
+    process, _ = ends.process(msgspec.structs.replace(LOADED, forks=False))
     launcher = OfFiles()
 
     assert a_host(process, launcher).begin(a_configuration(), is_again=True) is mock.sentinel.worker
@@ -280,14 +281,14 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
 
 def test_a_launcher_starts_a_process_that_gets_a_socket_and_a_folder_and_ends_with_it(launcher: Launcher) -> None:
     assert launcher.is_alive
-    scout = launcher.load(Request(target="model.py"), "r")
+    scout = launcher.load(Request(target="model.py", timeout_seconds=60.0), "r")
     folder = launcher.directory
     with launcher.folder():
         names = [launcher.file(name) for name in ("inductor+flat-conv3d", "../a b", "inductor+flat-conv3d")]
 
     assert scout.loaded == LOADED
-    assert scout.process.answer(Ran, 60.0) == Ran(may_convolve=True, notes=(str(folder), "model.py"))
-    assert scout.process.source == "model.py"
+    assert scout.process.answer(Ran) == Ran(may_convolve=True, notes=(str(folder), "model.py"))
+    assert (scout.process.source, scout.process.limit_seconds) == ("model.py", 60.0)
     assert [Path(name).name for name in names] == ["2-inductor+flat-conv3d", "3-___a_b", "4-inductor+flat-conv3d"]
     assert Path(names[0]).parents[1] == folder
     scout.process.channel.close()

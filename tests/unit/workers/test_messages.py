@@ -178,8 +178,3 @@ def test_a_copy_of_the_process_that_writes_ends_unless_it_was_forked_by_us(pair:
             theirs.receive(1e-3)
 
     assert statuses == [STATUS_FORKED, 0]
-
-
-def test_a_trace_is_kept_under_the_name_of_its_configuration_if_a_directory_was_given() -> None:
-    assert Request().trace_file("inductor+flat-conv3d") is None
-    assert Request(trace_directory="/t").trace_file("eager") == "/t/eager.json.gz"

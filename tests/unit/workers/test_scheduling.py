@@ -32,6 +32,7 @@ class ScriptedHost:
     """Its processes have said all that they will ever say as soon as they are begun."""
 
     def __init__(self) -> None:
+        self.limit_seconds: float | None = None
         self.begun: list[str] = []
         self.killed: list[int] = []
         self.keys: dict[str, str] = {}
@@ -48,7 +49,7 @@ class ScriptedHost:
         compiled = Compiled(trial=a_trial(name, kernels=None, measurement=None, equivalence=None), code=code)
         for answer in self.said.get(name, [Prepared(key=self.keys.get(name, name)), compiled]):
             other.send(answer)
-        return Process(ours, 1_000_000 + len(self.begun))
+        return Process(ours, 1_000_000 + len(self.begun), limit_seconds=self.limit_seconds)
 
     def orders_of(self, name: str) -> list[Any]:
         found = []
@@ -82,10 +83,11 @@ def compiled(
     """In which order they were done; channels are closed at the end."""
     done: list[str] = []
 
-    def note(worker: Worker, running: Sequence[Worker]) -> None:
-        assert worker not in running
-        done.append(worker.name)
-        on_done(worker.name)
+    def note(running: Sequence[Worker]) -> None:
+        for one in made:
+            if one not in running and one.name not in done and (one.is_ready or one.trial.status != "ok"):
+                done.append(one.name)
+                on_done(one.name)
 
     compile_side_by_side(made, earlier, note, most=most)
     close(made)
@@ -206,6 +208,7 @@ def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
     clock = Clock()
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    host.limit_seconds = 60.0
     made = workers(host, ["inductor", "eager"], timeout_seconds=60.0)
 
     done = compiled(made, on_done=lambda name: setattr(clock, "now", 61.0))
@@ -228,6 +231,13 @@ def test_what_is_lowered_ends_its_process_and_what_has_nothing_to_lower_begins_n
     assert (host.begun, len(host.killed)) == (["inductor"], 1)
     recordings = [one.recording(HEAD) for one in made]
     assert [one.was_profiled for one in recordings] == [False, True, False]
+
+
+def test_if_nothing_can_be_lowered_nobody_waits(host: ScriptedHost) -> None:
+    made = Worker(host, a_configuration("eager"), Request(lower_for="cuda:90"), None)  # type: ignore[arg-type]
+
+    assert compiled([made]) == ["eager"]
+    assert made.trial.status == "skipped"
 
 
 def test_the_time_for_which_a_worker_is_stopped_is_not_its_own(

@@ -17,12 +17,12 @@ from layoutdoctor.workers import turns
 from layoutdoctor.workers.turns import (
     LoadMeter,
     baseline_of,
+    begin_starts,
     contenders_of,
     medians_of,
-    provisional_rounds,
     take_rounds,
     take_starts,
-    time_start,
+    time_starts,
 )
 from layoutdoctor.workers.worker import Start
 
@@ -81,9 +81,9 @@ def test_the_order_rotates_and_every_second_round_goes_backwards() -> None:
     seen: list[str] = []
     baseline, a, b = (a_worker(name, 1.0, seen=seen) for name in ("inductor", "a", "b"))
 
-    provisional_rounds([baseline, a, b], LoadMeter())
+    take_rounds([baseline, a, b], baseline, FOREVER, LoadMeter())
 
-    rounds = [seen[first : first + 3] for first in range(0, len(seen), 3)]
+    rounds = [seen[first : first + 3] for first in range(0, 15, 3)]
     assert rounds == [
         ["inductor", "a", "b"],
         ["b", "a", "inductor"],
@@ -249,9 +249,7 @@ def test_starts_that_load_for_themselves_get_ready_side_by_side_and_those_left_o
     begun.clear()
     baseline.starts, other.starts = [], []
     for worker in (baseline, other):
-        worker.further_start = lambda **given: (
-            begun.append(Start(ScriptedProcess([1.0] * 9, seen, "x"), None)) or begun[-1]
-        )  # type: ignore[method-assign, func-returns-value, misc, arg-type]
+        worker.further_start = lambda **given: begun.append(Start(ScriptedProcess([1.0] * 9, seen, "x"))) or begun[-1]  # type: ignore[method-assign, func-returns-value, misc, arg-type]
     with pytest.raises(KeyboardInterrupt):
         take_starts([other], baseline, FOREVER, LoadMeter(), mock.Mock(side_effect=KeyboardInterrupt), at_once=3)
     assert len(begun) == 6
@@ -266,7 +264,7 @@ def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None
         start = worker.further_start
         worker.further_start = lambda start=start, **given: ended.append(start(**given)) or ended[-1]  # type: ignore[method-assign, func-returns-value]
 
-    time_start(workers[:1], 1, LoadMeter(), giving_back=workers[1:])
+    time_starts(begin_starts(workers[:1], giving_back=workers[1:]), 1, LoadMeter())
 
     name, other = "inductor", "a, memory given back"
     assert seen[:6] == [other, name, name, other, other, name]
@@ -278,11 +276,11 @@ def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None
 def test_what_other_programs_use_is_what_is_left_of_the_processors_work(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    busy = itertools.count(0.0, 15.0)  # 15 s of processor time in five turns of 2 s
+    busy = itertools.count(0.0, 21.0)  # 21 s of processor time in seven turns of 2 s
     monkeypatch.setattr(turns, "busy_seconds", lambda: next(busy))
     meter, worker = LoadMeter(), a_worker(script=2.0, clock=clock)
     assert meter.other_cores is None
 
-    provisional_rounds([worker], meter)
+    take_rounds([worker], worker, FOREVER, meter)
 
-    assert meter.other_cores == 0.5  # 15 s less its own 10 s, in 10 s
+    assert meter.other_cores == 0.5  # 21 s less its own 14 s, in 14 s

@@ -13,7 +13,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.workers.messages import Checked, Fork, Profile, Profiled, Proposal, Request
+from layoutdoctor.workers.messages import Check, Checked, Fork, Profile, Profiled, Proposal, Request, Turn, WarmUp
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ class Forking(ScriptedProcess):
 
 
 class Asked(ScriptedProcess):
-    """A start that notes its orders with their time limits; it answers ``profiled``, or raises it."""
+    """A start that notes its orders; it answers ``profiled``, or raises it."""
 
     def __init__(self, profiled: Profiled | LostError = Profiled()) -> None:  # noqa: B008 - a frozen value
         super().__init__(1.0, [], "start")
-        self.orders: list[tuple[Any, float | None]] = []
+        self.orders: list[Any] = []
         self._profiled = profiled
 
-    def ask(self, order: Any, kind: type, timeout_seconds: float | None = None) -> Any:
-        self.orders.append((order, timeout_seconds))
+    def ask(self, order: Any, kind: type) -> Any:
+        self.orders.append(order)
         if not isinstance(order, Profile):
-            return super().ask(order, kind, timeout_seconds)
+            return super().ask(order, kind)
         if isinstance(self._profiled, BaseException):
             raise self._profiled
         return self._profiled
@@ -122,18 +122,17 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
         assert (worker.start, worker.process) == (None, None)
 
 
-def test_kernels_are_recorded_once_within_the_time_limit() -> None:
+def test_kernels_are_recorded_once() -> None:
     iterations = a_recording().iterations
     process = Asked(Profiled(iterations=iterations, peak_memory_bytes=7, notes=("n",)))
-    worker = compiled(Forking(process), timeout_seconds=60.0)
+    worker = compiled(Forking(process), trace_directory="/t")
     worker.open(None)
     worker.turn(1)
     worker.profile()
     worker.profile()
 
     recording = worker.recording(HEAD)
-    assert [limit for _, limit in process.orders] == [60.0] * 4
-    assert process.orders[-1][0] == Profile()
+    assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), Profile(trace_file="/t/inductor.json.gz")]
     assert recording.was_profiled
     assert recording.iterations is iterations
     assert recording.trial.measurement is not None
@@ -171,8 +170,6 @@ def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
     assert worker.measurement.median_seconds == 8.0
     assert worker.measurement.starts == ((5.0, 6.0, 7.0), (8.0,), (9.0,))
     assert worker.measurement.unkept_seconds == (5.0, 6.0)
-    worker.forget_rounds()
-    assert worker.measurement is None
 
 
 def test_what_times_kernels_to_choose_one_says_so() -> None:
