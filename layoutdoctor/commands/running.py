@@ -28,6 +28,7 @@ from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch
+from layoutdoctor.units import format_seconds
 from layoutdoctor.workers.launcher import kept_launcher
 from layoutdoctor.workers.messages import Progress
 from layoutdoctor.workers.processes import kill_with_all_it_started
@@ -162,6 +163,8 @@ class Running:
             self._watch = Watch(display, self._show, self._show_table, lost)
             request = msgspec.structs.replace(request, configurations=left)
             diagnosis = diagnose_request(kept_launcher(), request, self._watch)
+        longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
+        logger.debug("took %s", ", ".join(f"{format_seconds(seconds)} {stage}" for stage, seconds in longest))
         if folder is not None:
             folder.keep(self.recordings)
         return diagnosis

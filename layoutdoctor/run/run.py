@@ -370,8 +370,7 @@ class Run:
         return tuple(worker.recording(head) for worker in self.workers)
 
     def show(self) -> None:
-        """Shows the rows of what has compiled or failed; what is the same as another one, with that one."""
-        known = {worker.name for worker in self.workers if worker.is_ready or worker.trial.status != "ok"}
-        is_shown = [one.name in known and (one.trial.same_as or one.name) in known for one in self.workers]
-        if any(is_shown):
-            self._watch.show(list(itertools.compress(self.recordings(), is_shown)))
+        """Shows the rows of what has compiled or failed."""
+        is_known = [worker.is_ready or worker.trial.status != "ok" for worker in self.workers]
+        if any(is_known):
+            self._watch.show(list(itertools.compress(self.recordings(), is_known)))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from builders import a_diagnosis, a_failed_trial, a_trial, recordings_of
-from fake_workers import Clock, a_worker
+from fake_workers import Clock
 
 from layoutdoctor.run import watching
-from layoutdoctor.run.run import Run
 from layoutdoctor.run.watching import Watch, showing
 from layoutdoctor.workers.messages import Progress
 
@@ -156,23 +155,3 @@ def test_a_notebook_has_a_display_that_is_written_again(monkeypatch: pytest.Monk
         tell(STEP)
 
     assert shown == ["", "layoutdoctor: [2/9] inductor: compiling", ""]
-
-
-def test_what_is_the_same_as_another_one_is_shown_with_that_one() -> None:
-    """Its row says so; alone it would look like a recording whose other half was lost."""
-    default, same, eager = (a_worker(name, 1.0) for name in ("inductor", "inductor-layout-opt-on", "eager"))
-    default.is_ready = eager.is_ready = False
-    same.observe(status="same_as", same_as="inductor")
-    workers, shown = [default, same, eager], list[list[str]]()
-    run: Any = types.SimpleNamespace(
-        workers=workers,
-        recordings=lambda: [worker.name for worker in workers],
-        _watch=types.SimpleNamespace(show=shown.append),
-    )
-
-    for one in (eager, default):
-        Run.show(run)
-        one.is_ready = True
-    Run.show(run)
-
-    assert shown == [["eager"], ["inductor", "inductor-layout-opt-on", "eager"]]
