@@ -189,20 +189,10 @@ def dtype_name(tensor: torch.Tensor | None) -> str | None:
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
     """Names of the nodes an FX graph returns, in order."""
-    node = output_node(graph_module)
-    return () if node is None else tuple(_input_names(node))
-
-
-def output_node(graph_module: Any) -> Any | None:
-    """The node that returns what an FX graph returns."""
-    return next((node for node in reversed(graph_module.graph.nodes) if node.op == "output"), None)
+    return tuple(_input_names(graph_module.graph.output_node()))
 
 
 _KNOWN_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "prim", "mkldnn", "onednn", "rngprims"})
-_SUB_GRAPHS = frozenset(
-    "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
-    "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
-)
 
 
 def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
@@ -230,9 +220,8 @@ def _problems(node: Any) -> Iterator[str]:
 def _operator_problems(node: Any) -> Iterator[str]:
     target = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        name = target.name() if callable(getattr(target, "name", None)) else str(target)
-        is_sub_graph = name in _SUB_GRAPHS or any(argument.op == "get_attr" for argument in node.all_input_nodes)
-        yield f"sub-graph ({name})" if is_sub_graph else f"custom kernel ({name})"
+        is_sub_graph = any(argument.op == "get_attr" for argument in node.all_input_nodes)
+        yield f"sub-graph ({target.name()})" if is_sub_graph else f"custom kernel ({target.name()})"
         return
     foreign = operator_problem(target)
     if foreign is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from layoutdoctor.capture.fx_graph import output_node, size_of
+from layoutdoctor.capture.fx_graph import size_of
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead
 from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.errors import first_line
@@ -120,8 +120,7 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
     Source:
         ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
     """
-    node = output_node(graph.orig_gm)
-    indices = node.meta.get("user_visible_output_idxs") if node is not None else None
+    indices = graph.orig_gm.graph.output_node().meta.get("user_visible_output_idxs")
     return None if indices is None else frozenset(int(index) for index in indices)
 
 
@@ -303,8 +302,7 @@ def _steps(index: Any, counts: dict[Any, int], ones: set[Any]) -> tuple[dict[Any
 
 
 _VARYING = (
-    (re.compile(r"^# AOT ID: .*$", re.MULTILINE), ""),
-    (re.compile(r"^# Topologically Sorted Source Nodes:.*$|^\s*#.*$", re.MULTILINE), ""),
+    (re.compile(r"^\s*#.*$", re.MULTILINE), ""),
     (re.compile(r"\bgraph_\d+_"), "graph_"),
     (re.compile(r"/[^\s'\"]+\.(?:py|cpp|h|so)"), "PATH"),
     (re.compile(r"^(\w+ = None  #|// \w+)( .*\)) [0-9a-f]+$", re.MULTILINE), r"\1\2"),
@@ -336,4 +334,4 @@ def code_fingerprint(source: str) -> str:
     """A hash that is equal for equal generated code."""
     for pattern, replacement in _VARYING:
         source = pattern.sub(replacement, source)
-    return hashlib.sha256(source.encode() + b"\0").hexdigest()
+    return hashlib.sha256(source.encode()).hexdigest()
