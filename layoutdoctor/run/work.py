@@ -71,7 +71,7 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
     device = device_of(module, subject.args, subject.kwargs) or "cpu"
-    environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
+    environment = describe_environment(device, triton=triton_version(), command=request.command)
     if target is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
         environment = msgspec.structs.replace(environment, thread_count=_threads)
