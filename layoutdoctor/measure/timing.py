@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import torch
+
 from layoutdoctor.errors import UsageError
 from layoutdoctor.recording.reading import garbage_collection_paused
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -67,8 +69,6 @@ class CudaTimer:
 
         If launching takes longer, each is the mean of a loop.
         """
-        import torch
-
         with torch.cuda.device(self.device), garbage_collection_paused():
             cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=self.device)
             end = time.perf_counter() + _WARM_UP_SECONDS
@@ -91,8 +91,6 @@ def _between_events(
     step: Callable[[], None], calls: int, before: Callable[[], object], repetitions: int
 ) -> tuple[Seconds, ...]:
     """Seconds of so many calls without a pause, each time."""
-    import torch
-
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
     for start, end in events:
         end.record()  # an event is made when it is recorded for the first time
