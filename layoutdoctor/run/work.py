@@ -70,7 +70,7 @@ def describe_loaded(subject: LoadedSubject, request: Request, no_fork: str | Non
     described = describe(subject, request.mode)
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-    device = device_of(module, subject.args, subject.kwargs) or "cpu"
+    device = device_of(module, subject.args, subject.kwargs)
     environment = describe_environment(device, triton=triton_version(), command=request.command)
     if target is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
@@ -176,7 +176,7 @@ def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Ch
     torch.set_num_threads(_threads)
     with _Operations() as operations:
         first = run_first(subject, mode)
-    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    device = device_of(owned_module(subject), subject.args, subject.kwargs)
     channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve, room=room_beside(device)))
     reference = compute_reference(subject, mode, first)
     reference.save(path)

@@ -139,11 +139,11 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def device_of(
-    module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
-) -> str | None:
+def device_of(module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model") -> str:
     """
     The GPU that a tensor of the model or of its inputs is on, such as ``cuda:1``, else the device of the first tensor.
+
+    Without any tensor it is the CPU.
 
     Raises:
         SubjectError: Tensors are on several GPUs.
@@ -161,7 +161,7 @@ def device_of(
             f"cannot diagnose {name}: its tensors are on {len(gpus)} GPUs ({places}), expected one; "
             f"move model and inputs to one (--device {next(iter(gpus))}), or diagnose a part of it (--module PATH)"
         )
-    return next(iter([*gpus, *(tensor.device.type for _, tensor in named)]), None)
+    return next(iter([*gpus, *(tensor.device.type for _, tensor in named)]), "cpu")
 
 
 def copy_model(model: M) -> M:

@@ -285,7 +285,7 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         raise UsageError(
             f"cannot compile for {configuration.name!r}: it is a recorded trace; choose a measured configuration"
         )
-    model = unwrap(model).model
+    model, _, _ = unwrap(model)
     run = copy_model(model)
     modules = outermost_modules(run)
     is_changed = configuration.freezes or configuration.cures or configuration.model_format not in (None, "preserve")

@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping  # a NamedTuple is made of them
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -33,6 +33,8 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.diagnosis.subject import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -59,20 +61,6 @@ class LoadedSubject:
     compile_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Unwrapped(NamedTuple):
-    """
-    A model without wrappers.
-
-    Attributes:
-        notes: One for every wrapper taken off.
-        compile_arguments: As of ``LoadedSubject``.
-    """
-
-    model: Callable[..., Any]
-    notes: tuple[str, ...]
-    compile_arguments: Mapping[str, Any]
-
-
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
     """
     The subject of ``diagnose(model, example_input)``.
@@ -92,9 +80,12 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
     return LoadedSubject(name, inner, args, kwargs, notes, compile_arguments=compiled)
 
 
-def unwrap(model: Any) -> Unwrapped:
+def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str, Any]]:
     """
     The model inside what torch.compile and data parallelism put around it.
+
+    Returns:
+        The model, a note for every wrapper taken off, and the arguments of torch.compile that it was compiled with.
 
     Raises:
         UsageError: It is a class, or cannot be called.
@@ -111,7 +102,7 @@ def unwrap(model: Any) -> Unwrapped:
         compiled = compiled or compile_arguments_of(own_call)
         notes.append("model.compile() had been called: the copies that are diagnosed are compiled again")
     _check_callable(model)
-    return Unwrapped(model, tuple(notes), compiled)
+    return model, tuple(notes), compiled
 
 
 def _inside(model: Any) -> tuple[Any, str] | None:
@@ -192,13 +183,13 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     return Subject(
         name=subject.name,
         mode=mode,
-        device=None if device is None else kind_of(device),
+        device=kind_of(device),
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
         convolution_module_count=convolution_module_count(module) if module is not None else None,
         parameter_formats=_count_formats(parameters),
-        notes=(*subject.notes, *(notes_on_gpu(device) if device is not None else ())),
+        notes=(*subject.notes, *notes_on_gpu(device)),
     )
 
 
