@@ -55,14 +55,15 @@ def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return with_dynamo_marks(cloned.requires_grad_(tensor.requires_grad), tensor)
 
 
-def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
+def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor:
     """
     A tensor in a memory format, by its rank; the tensor itself if nothing has to change.
 
     Args:
-        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
+        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones;
+            None and ``preserve`` change nothing.
     """
-    if choice == "preserve" or tensor.layout != torch.strided:
+    if choice in (None, "preserve") or tensor.layout != torch.strided:
         return tensor
     # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
     # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
