@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +59,7 @@ class CompileCapture:
         self._decisions: list[tuple[Any, RawDecision]] = []
         self._traced: list[TracedModel | None] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph, self._on_traced)
-        self._breaks: dict[str, int] = {}
+        self._breaks: Counter[str] = Counter()
         self._failed_guards: dict[int, tuple[str, ...]] = {}
         self._first_frame = 0
 
@@ -94,13 +95,9 @@ class CompileCapture:
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
         with self._hooks.guard("graph breaks"):
-            self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
+            self.graph_break_reasons += tuple(map(_first_words, (_graph_breaks() - self._breaks).elements()))
         with self._hooks.guard("reasons of recompiles"):
             self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
-
-    def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
-        for reason, count in _graph_breaks().items():
-            yield from [_first_words(reason)] * (count - before.get(reason, 0))
 
     def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
         for code, reasons in guard_failure_reasons().items():
@@ -148,9 +145,9 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
     )
 
 
-def _graph_breaks() -> dict[str, int]:
+def _graph_breaks() -> Counter[str]:
     """Dynamo's graph breaks so far, by reason."""
-    return dict(private("torch._dynamo.utils.counters")["graph_break"])
+    return Counter(private("torch._dynamo.utils.counters")["graph_break"])
 
 
 def _first_words(reason: str) -> str:
@@ -177,8 +174,8 @@ def _graph_record(
     fields: dict[str, Any] = {}
     graph_module = lowering.orig_gm  # as it came: torch 2.7 to 2.15
     direction: GraphDirection = "forward"
-    with part("direction"):
-        direction = _direction(lowering)
+    with part("direction"):  # both attributes: torch 2.7 to 2.15
+        direction = "inference" if lowering.is_inference else "backward" if lowering.is_backward else "forward"
     with part("buffers"):
         fields["buffers"] = buffers_of(lowering, kernels)
     targets = _extern_targets(fields.get("buffers", ()))
@@ -240,15 +237,3 @@ def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
         if buffer.kernel == "MultiOutput" and buffer.layout is not None
         for name in _made_of(buffer)
     }
-
-
-def _direction(lowering: Any) -> GraphDirection:
-    """
-    Inference, forward or backward.
-
-    Source:
-        ``GraphLowering.is_inference`` and ``is_backward``, torch 2.7 to 2.15.
-    """
-    if lowering.is_inference:
-        return "inference"
-    return "backward" if lowering.is_backward else "forward"

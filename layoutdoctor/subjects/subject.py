@@ -173,8 +173,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     module = owned_module(subject)
     device = device_of(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
-    tensors = [*parameters, *input_tensors(subject.args, subject.kwargs)]
-    if any(tensor.is_meta for tensor in tensors):
+    if any(tensor.is_meta for tensor in input_tensors(subject.args, subject.kwargs)):
         raise SubjectError(
             f"cannot run {subject.name}: an example input is on the meta device, which holds no data; "
             "make it on cpu or cuda, or give --input"
@@ -313,5 +312,5 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    known = [p for p in parameters if p.dim() in CHANNELS_LAST_BY_RANK and not nn.parameter.is_lazy(p)]
+    known = [parameter for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK]
     return dict(Counter(name for parameter in known for name in layout_of(parameter).memory_formats))

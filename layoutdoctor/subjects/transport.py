@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import linecache
+import operator
 import pickle
 import shutil
 import sys
@@ -259,7 +260,7 @@ def reduce(value: Any) -> Reduced | None:
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
     if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
-        return _operator, tuple(path.split("."))
+        return operator.attrgetter(path), (torch.ops,)
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
@@ -287,11 +288,6 @@ def _is_found_by_name(value: Any) -> bool:
 
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return functools.lru_cache(**parameters)(function)
-
-
-def _operator(*names: str) -> Any:
-    """``torch.ops.aten.relu.default``; raises if this process has no operator of that name."""
-    return functools.reduce(getattr, names, torch.ops)
 
 
 def _reduce_parametrized(module: nn.Module) -> Reduced:
