@@ -74,6 +74,7 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._dynamo.convert_frame.FRAME_COUNTER": _RECOMPILES,
     "torch._C._current_autograd_node": _EAGER,
     "torch.autograd._get_sequence_nr": _EAGER,
+    "torch._functorch.aot_autograd.make_boxed_func": _TARGET,
     "torch._inductor.graph.GraphLowering.codegen": _TARGET,
     "torch._inductor.graph.GraphLowering._update_scheduler": _TARGET,
     "torch._inductor.graph.GraphLowering.init_wrapper_code": _TARGET,

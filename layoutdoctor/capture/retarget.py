@@ -133,6 +133,7 @@ class TargetLowering:
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
     ) -> Callable[..., Any]:
         """Lowers one graph for the target; returns what runs the traced graph on the CPU."""
+        from torch._functorch.aot_autograd import make_boxed_func
         from torch._inductor import compile_fx
 
         try:
@@ -146,7 +147,8 @@ class TargetLowering:
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
                 self._cpu_operations[str(node.target)] = None
-        return _boxed(TracedRun(graph_module))
+        boxed: Callable[..., Any] = make_boxed_func(torch.no_grad()(TracedRun(graph_module).run))
+        return boxed
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
         which = "backward" if keywords.get("is_backward") else "forward"
@@ -295,17 +297,3 @@ def _laid_out(result: Any, traced: Any) -> Any:
     if tuple(result.stride()) == strides or not all(type(step) is int for step in strides):
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
-
-
-def _boxed(run: TracedRun) -> Callable[[list[Any]], Any]:
-    """The calling convention of AOTAutograd: one list of arguments, emptied by the one who is called."""
-
-    def call(arguments: list[Any]) -> tuple[Any, ...]:
-        given = list(arguments)
-        arguments.clear()
-        with torch.no_grad():
-            outputs = run.run(*given)
-        return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
