@@ -226,8 +226,8 @@ def _operator_problems(node: Any) -> Iterator[str]:
     foreign = operator_problem(target)
     if foreign is not None:
         yield foreign
-    elif str(target) == "aten.copy_.default" and _changes_input(node):
-        yield "change of an input in place"
+    elif str(target) == "aten.copy_.default" and node.args[0].op == "placeholder" and node.meta["val"].dim() > 1:
+        yield "change of an input in place"  # whose strides can differ
     elif "as_strided" in str(target) and "as_strided" in (called_name(node) or ""):
         # Inductor's own passes insert as_strided as well, to fix the strides of what a library call returns.
         yield "aliasing view (as_strided)"
@@ -240,14 +240,6 @@ def operator_problem(target: Any) -> str | None:
     namespace = getattr(target, "namespace", None)
     is_custom = namespace is not None and namespace not in _KNOWN_NAMESPACES
     return f"custom operation ({target})" if is_custom else None
-
-
-def _changes_input(node: Any) -> bool:
-    """Whether a copy is into a graph input of more than one dimension, whose strides can differ."""
-    target = node.args[0] if node.args else None
-    value = node.meta.get("val")
-    is_input = getattr(target, "op", "") == "placeholder"
-    return is_input and (not isinstance(value, torch.Tensor) or value.dim() > 1)
 
 
 def tensor_problem(value: Any) -> str | None:

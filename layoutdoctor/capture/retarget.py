@@ -138,9 +138,8 @@ class TargetLowering:
 
         try:
             with pretended_device(self.target):
-                compile_fx_inner = compile_fx.compile_fx_inner
                 moved, inputs = on_target(graph_module, example_inputs)
-                compile_fx_inner(moved, inputs, **keywords)
+                compile_fx.compile_fx_inner(moved, inputs, **keywords)
             self.lowered_count += 1
         except Exception as error:  # whatever Inductor raises costs this graph, not the run
             self.failures.append(self._sentence(error, keywords))
