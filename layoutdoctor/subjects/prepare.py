@@ -38,12 +38,7 @@ T = TypeVar("T")
 
 
 def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> Step:
-    """
-    Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model.
-
-    Raises:
-        SubjectError: A parameter of the model holds no data.
-    """
+    """Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model."""
     module = owned_module(subject)
     notes = [*set_mode(module, mode)]
     if module is not None:

@@ -170,6 +170,8 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     Raises:
         SubjectError: A parameter or input holds no data, or tensors are on several GPUs.
     """
+    for part in outermost_modules(subject.model):
+        check_has_data(part)
     module = owned_module(subject)
     device = device_of(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
@@ -216,17 +218,10 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """
-    The module whose parameters the subject uses: itself, or one around those that a function uses; None without any.
-
-    Raises:
-        SubjectError: A parameter holds no data.
-    """
-    modules = outermost_modules(subject.model)
-    for module in modules:
-        check_has_data(module)
+    """The module whose parameters the subject uses: itself, or one around those that a function uses; or None."""
     if isinstance(subject.model, nn.Module):
         return subject.model
+    modules = outermost_modules(subject.model)
     return nn.ModuleList(modules) if modules else None
 
 
