@@ -208,7 +208,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     inductor = {"fx_graph_remote_cache": False, "fx_graph_cache": False, **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
     functorch |= {"force_non_lazy_backward_lowering": True}
-    dynamo = {"recompile_limit": 512, "cache_size_limit": 512, "accumulated_recompile_limit": 4096}
+    dynamo = {"recompile_limit": 512, "accumulated_recompile_limit": 4096}
     dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
@@ -278,19 +278,6 @@ def missing_cpp_compiler() -> str | None:
             f"g++) or set CXX, then run again; it said: {first_line(error)}"
         )
     return None
-
-
-def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
-    """
-    Dynamo's reasons for compiling a frame again so far, by the identity of its code.
-
-    Source:
-        ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.15.
-    """
-    return {
-        id(code): tuple(str(getattr(reason, "reason", reason)) for reason in reasons)
-        for code, reasons in private("torch._dynamo.utils.guard_failures").items()
-    }
 
 
 def counts_backward_convolutions() -> bool:

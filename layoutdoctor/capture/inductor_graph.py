@@ -62,8 +62,8 @@ def _renamed_constants(graph: Any) -> dict[str, str]:
         ``GraphLowering.allocate_non_dup_const_name``: ``constant_0_weight`` for ``0.weight``, torch 2.13.
     """
     node_of = {node.target: str(node.name) for node in graph.orig_gm.graph.nodes if node.op == "get_attr"}
-    allocated = getattr(graph, "allocated_constant_name", {})
-    return {name: node_of[own] for name, own in allocated.items() if node_of.get(own, name) != name}
+    allocated = graph.allocated_constant_name.items()
+    return {name: node_of[own] for name, own in allocated if node_of.get(own, name) != name}
 
 
 def _with_names(buffer: Buffer, names: Mapping[str, str]) -> Buffer:
@@ -241,7 +241,7 @@ def _read_body(node: Any, name: str, layout: Layout | None) -> _Body:
 
 def _operations(body: Any) -> tuple[str, ...]:
     """Operations of a loop body besides loads and stores, each once; a cast computes, so it is among them."""
-    blocks = [body.root_block, *getattr(body, "subblocks", {}).values()]
+    blocks = [body.root_block, *body.subblocks.values()]
     targets = [
         node.target for block in blocks for node in block.graph.nodes if node.op in ("call_method", "call_module")
     ]
@@ -254,9 +254,8 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
     counts = {variable: int(size) for variable, size in body.var_ranges.items() if size != 1}
     stores = [
         entry
-        for kind in ("STORE", "STORE_REDUCTION")
-        if hasattr(MemoryUsageType, kind)
-        for entry in body.memory_usage[getattr(MemoryUsageType, kind)]
+        for kind in (MemoryUsageType.STORE, MemoryUsageType.STORE_REDUCTION)
+        for entry in body.memory_usage[kind]
         if entry.buffer_name == stored
     ]
     if len(stores) != 1 or getattr(stores[0], "mode", None) is not None:  # scattered with atomic additions

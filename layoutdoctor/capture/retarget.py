@@ -82,7 +82,7 @@ class TargetLowering:
         self._cpu_operations: dict[str, None] = {}
         self._options = dict(options)
         config = inductor_config()
-        self._autotunes = any(self._options.get(name, getattr(config, name, False)) for name in _AUTOTUNING)
+        self._autotunes = any(self._options.get(name, getattr(config, name)) for name in _AUTOTUNING)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import torch
 from layoutdoctor.capture.compat import (
     InductorHooks,
     counts_backward_convolutions,
-    guard_failure_reasons,
     inductor_config,
     private,
 )
@@ -60,7 +59,7 @@ class CompileCapture:
         self._traced: list[TracedModel | None] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph, self._on_traced)
         self._breaks: Counter[str] = Counter()
-        self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._failed_guards: dict[Any, int] = {}
         self._first_frame = 0
 
     @property
@@ -88,7 +87,7 @@ class CompileCapture:
             self._breaks = _graph_breaks()
         with self._hooks.guard("reasons of recompiles"):
             self._first_frame = self._first_frame or int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
-            self._failed_guards = guard_failure_reasons()
+            self._failed_guards = {code: len(reasons) for code, reasons in _guard_failures().items()}
         self._hooks.__enter__()
         return self
 
@@ -97,11 +96,11 @@ class CompileCapture:
         with self._hooks.guard("graph breaks"):
             self.graph_break_reasons += tuple(map(_first_words, (_graph_breaks() - self._breaks).elements()))
         with self._hooks.guard("reasons of recompiles"):
-            self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
+            self.recompile_reasons += tuple(self._new_guard_failures())
 
-    def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
-        for code, reasons in guard_failure_reasons().items():
-            for reason in reasons[len(before.get(code, ())) :]:
+    def _new_guard_failures(self) -> Iterator[str]:
+        for code, reasons in _guard_failures().items():
+            for reason in reasons[self._failed_guards.get(code, 0) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= self._first_frame:
@@ -148,6 +147,12 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
 def _graph_breaks() -> Counter[str]:
     """Dynamo's graph breaks so far, by reason."""
     return Counter(private("torch._dynamo.utils.counters")["graph_break"])
+
+
+def _guard_failures() -> Mapping[Any, list[str]]:
+    """Dynamo's reasons for compiling a frame again so far, by its code."""
+    failures: Mapping[Any, list[str]] = private("torch._dynamo.utils.guard_failures")
+    return failures
 
 
 def _first_words(reason: str) -> str:
