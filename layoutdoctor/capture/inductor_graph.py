@@ -258,7 +258,7 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
         for entry in body.memory_usage[kind]
         if entry.buffer_name == stored
     ]
-    if len(stores) != 1 or getattr(stores[0], "mode", None) is not None:  # scattered with atomic additions
+    if len(stores) != 1 or stores[0].mode is not None:  # scattered with atomic additions
         loaded = dict.fromkeys(entry.buffer_name for entry in body.memory_usage[MemoryUsageType.LOAD])
         return tuple(BufferRead(name=name, stride=None) for name in loaded)
     ones = {variable for variable in body.var_ranges if variable not in counts}
