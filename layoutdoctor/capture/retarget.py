@@ -146,8 +146,7 @@ class TargetLowering:
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
                 self._cpu_operations[str(node.target)] = None
-        boxed: Callable[..., Any] = make_boxed_func(torch.no_grad()(TracedRun(graph_module).run))
-        return boxed
+        return make_boxed_func(torch.no_grad()(TracedRun(graph_module).run))
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
         which = "backward" if keywords.get("is_backward") else "forward"

@@ -24,7 +24,7 @@ from layoutdoctor.recording.decision import RawDecision, describe_decision
 from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
@@ -87,7 +87,8 @@ class CompileCapture:
             self._breaks = _graph_breaks()
         with self._hooks.guard("reasons of recompiles"):
             self._first_frame = self._first_frame or int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
-            self._failed_guards = {code: len(reasons) for code, reasons in _guard_failures().items()}
+            failures = private("torch._dynamo.utils.guard_failures").items()
+            self._failed_guards = {code: len(reasons) for code, reasons in failures}
         self._hooks.__enter__()
         return self
 
@@ -99,7 +100,7 @@ class CompileCapture:
             self.recompile_reasons += tuple(self._new_guard_failures())
 
     def _new_guard_failures(self) -> Iterator[str]:
-        for code, reasons in _guard_failures().items():
+        for code, reasons in private("torch._dynamo.utils.guard_failures").items():
             for reason in reasons[self._failed_guards.get(code, 0) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
@@ -147,12 +148,6 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
 def _graph_breaks() -> Counter[str]:
     """Dynamo's graph breaks so far, by reason."""
     return Counter(private("torch._dynamo.utils.counters")["graph_break"])
-
-
-def _guard_failures() -> Mapping[Any, list[str]]:
-    """Dynamo's reasons for compiling a frame again so far, by its code."""
-    failures: Mapping[Any, list[str]] = private("torch._dynamo.utils.guard_failures")
-    return failures
 
 
 def _first_words(reason: str) -> str:

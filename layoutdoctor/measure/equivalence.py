@@ -140,8 +140,7 @@ class Reference:
     def load(cls, path: str | PathLike[str]) -> Reference:
         """Reads what ``save`` wrote, each value when it is compared."""
         with torch.serialization.safe_globals([Reference, ReferenceTensor, Layout]):
-            reference: Reference = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        return reference
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 class _Compared(NamedTuple):

@@ -75,7 +75,7 @@ def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
         step()
     # Every allocation and free is an event of its own in kineto's list (torch 2.7 to 2.13); profile.events() keeps
     # those outside any operation only.
-    events = recorded.kineto_results.events() if recorded.kineto_results is not None else []
+    events = recorded.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     # None at all: not recorded here, because no iteration works without one allocation.
     return max(accumulate((change for _, change in changes), initial=0)) if changes else None

@@ -70,8 +70,7 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
         close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")
-    dtype: torch.dtype = getattr(torch, DTYPES[plain])
-    return dtype
+    return getattr(torch, DTYPES[plain])
 
 
 def _parse_shape(text: str, spec: str) -> tuple[int, ...]:

@@ -91,8 +91,7 @@ def apply_input_format(inputs: T, choice: FormatChoice | None) -> T:
             return converted
         return with_dynamo_marks(converted.detach().requires_grad_(leaf.requires_grad), leaf)
 
-    converted_inputs: T = pytree.tree_map(convert, inputs)
-    return converted_inputs
+    return pytree.tree_map(convert, inputs)
 
 
 def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
@@ -179,8 +178,7 @@ def compile_as(
         return Packaged(run, {**compiler_options(configuration), **global_options(configuration)}, package)
     given = configuration.compile_arguments.items()
     arguments: dict[str, Any] = {name: value for name, value in given if name != "mode"}
-    compiled: Callable[..., Any] = torch.compile(run, options=compiler_options(configuration) or None, **arguments)
-    return compiled
+    return torch.compile(run, options=compiler_options(configuration) or None, **arguments)
 
 
 def options_beside_code(configuration: Configuration) -> Hashable:
