@@ -346,7 +346,7 @@ class InductorHooks:
         for what, path, recording in (
             ("traced model", "torch._inductor.compile_fx.compile_fx", self._recording_tracing),
             ("layout decisions", f"{lowering}.decide_layout_opt", self._recording_decision),
-            ("compiled graphs", f"{lowering}.compile_to_module", self._recording_module),
+            ("compiled graphs", f"{lowering}.compile_to_module", self._recording_graph),
             ("packaged graphs", f"{lowering}.codegen_with_cpp_wrapper", self._recording_package),
         ):
             with self.guard(what):
@@ -402,14 +402,13 @@ class InductorHooks:
 
         return decide_layout_opt
 
-    def _recording_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        self.lowered_count = self.lowered_count or 0
-        return self._recording_graph(original, is_package=False)
-
     def _recording_package(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return self._recording_graph(original, is_package=True)
 
-    def _recording_graph(self, original: Callable[..., Any], *, is_package: bool) -> Callable[..., Any]:
+    def _recording_graph(self, original: Callable[..., Any], *, is_package: bool = False) -> Callable[..., Any]:
+        if not is_package:
+            self.lowered_count = self.lowered_count or 0
+
         def generate(*args: Any, **keywords: Any) -> Any:
             lowering = args[0]
             if getattr(lowering, "aot_mode", False) != is_package:  # the one calls the other on its way
