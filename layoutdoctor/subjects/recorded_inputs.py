@@ -231,8 +231,8 @@ def part_with_inputs(
     """
     part = submodule_of(model, path)
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
+        model.eval()
         with record_inputs(part) as recorded, torch.no_grad():
             model(*args, **kwargs)
     except LayoutDoctorError:
