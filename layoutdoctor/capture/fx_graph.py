@@ -22,7 +22,6 @@ from layoutdoctor.words import described
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.conversion import TensorKind
     from layoutdoctor.diagnosis.graph import Buffer
     from layoutdoctor.diagnosis.layout import Size
 
@@ -94,7 +93,7 @@ def node_location(node: Any) -> SourceLocation | None:
     return location_in_stack(node.meta.get("stack_trace"))
 
 
-def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
+def target_name(node: str, target: str, extern_targets: Mapping[str, str]) -> str:
     """
     The operator of an FX node.
 
@@ -102,42 +101,33 @@ def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
     the external call that the scheduler made of it does.
 
     Args:
+        node: The node's name.
         extern_targets: Operators of external calls, by the node they come from.
     """
-    text = str(node.target)
-    return extern_targets.get(node.name, text) if text.startswith(("functools.partial(", "<function ")) else text
+    return extern_targets.get(node, target) if target.startswith(("functools.partial(", "<function ")) else target
 
 
-def fx_nodes(
-    graph_module: Any,
-    kinds: Mapping[str, TensorKind] = {},
-    extern_targets: Mapping[str, str] = {},
-) -> tuple[FxNode, ...]:
+def fx_nodes(graph_module: Any) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
-        kinds: The kind of tensor of each graph input.
-        extern_targets: Operators of external calls, by the node they come from.
     """
-    return tuple(
-        _fx_node(node, kinds.get(node.name), target_name(node, extern_targets)) for node in graph_module.graph.nodes
-    )
+    return tuple(map(_fx_node, graph_module.graph.nodes))
 
 
-def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
+def _fx_node(node: Any) -> FxNode:
     tensor = first_tensor(node.meta.get("val"))
     return FxNode(
         name=node.name,
         op="call_function" if node.op in ("call_method", "call_module") else node.op,
-        target=target,
+        target=str(node.target),
         inputs=tuple(_input_names(node)),
         layout=layout_of(tensor),
         dtype=dtype_name(tensor),
         location=node_location(node),
         module=node_module(node),
-        tensor=kind,
         result_index=_result_index(node),
         called=called_name(node),
         is_called_directly=_is_called_directly(node),
@@ -266,7 +256,7 @@ def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[C
         if node.op == "call_function":
             yield Call(
                 name=node.name,
-                target=target_name(node, extern_targets),
+                target=target_name(node.name, str(node.target), extern_targets),
                 args=tuple(_tensor(part.meta.get("val")) if hasattr(part, "meta") else part for part in node.args),
                 result=_tensor(node.meta.get("val")),
                 is_aten=str(node.target).startswith("aten."),

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import torch
 
 from layoutdoctor.capture.compat import (
@@ -16,7 +17,14 @@ from layoutdoctor.capture.compat import (
     inductor_config,
     private,
 )
-from layoutdoctor.capture.fx_graph import calls_of, fx_nodes, not_understood_in, output_names, traced_model
+from layoutdoctor.capture.fx_graph import (
+    calls_of,
+    fx_nodes,
+    not_understood_in,
+    output_names,
+    target_name,
+    traced_model,
+)
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
@@ -24,9 +32,9 @@ from layoutdoctor.recording.decision import RawDecision, describe_decision
 from layoutdoctor.recording.weights import placeholder_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import TracedModel
 
@@ -189,8 +197,7 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        kinds = placeholder_kinds(fx_nodes(graph_module), direction)
-        fields["nodes"] = fx_nodes(graph_module, kinds, targets)
+        fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets))
         fields["output_names"] = output_names(graph_module)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
@@ -209,6 +216,15 @@ def _graph_record(
         kernel_names=tuple(dict.fromkeys(kernel for kernel, _, _ in kernels)),
         hook_failure="; ".join(problems) or None,
     )
+
+
+def _nodes_of(graph_module: Any, direction: GraphDirection, targets: Mapping[str, str]) -> Iterator[FxNode]:
+    """The nodes of a graph, with the kinds of its inputs and the operators of external calls."""
+    nodes = fx_nodes(graph_module)
+    kinds = placeholder_kinds(nodes, direction)
+    for node in nodes:
+        target = target_name(node.name, node.target, targets)
+        yield msgspec.structs.replace(node, tensor=kinds.get(node.name), target=target)
 
 
 def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
