@@ -77,7 +77,6 @@ class TargetLowering:
 
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
         self.target = target
-        self.lowered_count = 0
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}
         self._options = dict(options)
@@ -102,7 +101,7 @@ class TargetLowering:
         from torch._inductor.graph import GraphLowering
 
         def compile_to_module(graph: Any) -> Any:
-            path = Path(directory, f"graph_{self.lowered_count}.py")
+            path = Path(directory, "graph.py")  # read before the next one is written
             path.write_text(generated_source(graph), encoding="utf-8")
             return types.SimpleNamespace(__file__=str(path), call=_never_called, runner=None)
 
@@ -140,7 +139,6 @@ class TargetLowering:
             with pretended_device(self.target):
                 moved, inputs = on_target(graph_module, example_inputs)
                 compile_fx.compile_fx_inner(moved, inputs, **keywords)
-            self.lowered_count += 1
         except Exception as error:  # whatever Inductor raises costs this graph, not the run
             self.failures.append(self._sentence(error, keywords))
         for node in graph_module.graph.nodes:
