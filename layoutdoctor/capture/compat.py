@@ -343,12 +343,13 @@ class InductorHooks:
 
     def __enter__(self) -> InductorHooks:
         lowering = "torch._inductor.graph.GraphLowering"
-        for what, path, recording in (
+        wraps: tuple[tuple[str, str, Callable[..., Any]], ...] = (
             ("traced model", "torch._inductor.compile_fx.compile_fx", self._recording_tracing),
             ("layout decisions", f"{lowering}.decide_layout_opt", self._recording_decision),
             ("compiled graphs", f"{lowering}.compile_to_module", self._recording_graph),
             ("packaged graphs", f"{lowering}.codegen_with_cpp_wrapper", self._recording_package),
-        ):
+        )
+        for what, path, recording in wraps:
             with self.guard(what):
                 private(path)
                 owner, _, name = path.rpartition(".")
