@@ -48,7 +48,7 @@ def parse_input(spec: str) -> InputSpec:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
     dtype = parse_dtype(match["dtype"], f"input {spec!r}")
     shape = _parse_shape(match["shape"], spec)
-    memory_format = match["memory_format"]
+    memory_format: Any = match["memory_format"]
     if memory_format is not None and memory_format not in _FORMATS:
         raise UsageError(
             f"cannot read input {spec!r}: got memory format {memory_format!r}, expected {' or '.join(_FORMATS)}"
