@@ -112,7 +112,15 @@ def private(path: str) -> Any:
         raise UnsupportedTorchError(f"torch {torch.__version__} has no {path} ({first_line(error)})") from error
 
 
-_look_up = pkgutil.resolve_name
+def _look_up(path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(_owner(owner), name)
+
+
+@functools.cache
+def _owner(path: str) -> Any:
+    """A module or class of torch's; a search for modules at every operation of an eager iteration takes too long."""
+    return pkgutil.resolve_name(path)
 
 
 def _lost_names(*, with_target: bool) -> str:
@@ -353,7 +361,7 @@ class InductorHooks:
             with self.guard(what):
                 private(path)
                 owner, _, name = path.rpartition(".")
-                self._wrap(pkgutil.resolve_name(owner), name, recording)
+                self._wrap(_owner(owner), name, recording)
         with self.guard("generated kernels"):
             self._wrap_kernels()
         return self
