@@ -1,5 +1,5 @@
 """
-Torch's private names that ``capture`` uses, each with its place and the versions of torch that it was checked in.
+Torch's private names that ``capture`` uses, each with what is lost without it.
 
 A name that another torch lacks raises UnsupportedTorchError: it costs the capture that needs it, never the user's
 compile. The wraps around Inductor call torch's own function and return its result. They look afterwards (at the traced
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import logging
-import operator
+import pkgutil
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -31,30 +29,6 @@ if TYPE_CHECKING:
 OLDEST = (2, 7)
 NEWEST = (2, 15)
 
-
-@dataclass(frozen=True)
-class PrivateName:
-    """
-    One private name.
-
-    Attributes:
-        module: The module that has it.
-        name: Its name there, with dots where it belongs to a class.
-        loses: The facts that are lost without it.
-        for_target: Whether it is needed only to lower for a GPU that is not there.
-    """
-
-    module: str
-    name: str
-    loses: str
-    for_target: bool = False
-
-    @property
-    def path(self) -> str:
-        """Module and name."""
-        return f"{self.module}.{self.name}"
-
-
 _CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
 _DECISION = "why Inductor chose or left channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
@@ -68,59 +42,57 @@ _TRACED = "the text of the model for a reproducer, and lowering for a GPU that i
 _EAGER = "operations of the eager iteration"
 _TARGET = "lowering for a GPU that is not there"
 
-PRIVATE_NAMES: tuple[PrivateName, ...] = (
-    PrivateName("torch._inductor.config", "fx_graph_cache", _CACHES),
-    PrivateName("torch._functorch.config", "enable_autograd_cache", _CACHES),
-    PrivateName("torch._dynamo.config", "recompile_limit", _RECOMPILE_LIMITS),
-    PrivateName("torch._dynamo.config", "accumulated_recompile_limit", _RECOMPILE_LIMITS),
-    PrivateName("torch._dynamo.config", "automatic_dynamic_shapes", "static shapes (sizes may become symbolic)"),
-    PrivateName("torch._dynamo.config", "suppress_errors", "errors of the compiler (it may fall back to eager code)"),
-    PrivateName("torch._inductor.config", "layout_optimization", _DECISION),
-    PrivateName("torch._inductor.config", "force_layout_optimization", _DECISION),
-    PrivateName("torch._inductor.cpp_builder", "get_cpp_compiler", "a clear word about a missing C++ compiler"),
-    PrivateName("torch._inductor.graph", "GraphLowering.decide_layout_opt", _DECISION),
-    PrivateName("torch._inductor.graph", "GraphLowering.compile_to_module", _GRAPHS),
-    PrivateName("torch._inductor.graph", "GraphLowering.codegen_with_cpp_wrapper", _PACKAGES),
-    PrivateName("torch._inductor.scheduler", "BaseScheduling", _KERNELS),
-    PrivateName("torch._inductor.codegen.cpp", "CppScheduling.define_kernel", _KERNELS),
-    PrivateName("torch._inductor.codegen.triton", "TritonScheduling.define_kernel", _KERNELS),
-    PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_nodes", _BUFFERS),
-    PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_outputs", _BUFFERS),
-    PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.get_name", _BUFFERS),
-    PrivateName("torch._inductor.scheduler", "BaseSchedulerNode.is_extern", _BUFFERS),
-    PrivateName("torch._inductor.scheduler", "SchedulerBuffer.get_aliases", "which buffers are views of others"),
-    PrivateName("torch._inductor.scheduler", "SchedulerBuffer.get_mutations", "which buffers write into an input"),
-    PrivateName("torch._inductor.ir", "Buffer.get_layout", "layouts of buffers, and with them conversions"),
-    PrivateName("torch._inductor.ir", "Buffer.get_dtype", "element types of buffers, and with them their bytes"),
-    PrivateName("torch._inductor.ir", "IRNode.get_origin_node", "which operation a library call comes from"),
-    PrivateName("torch._inductor.loop_body", "MemoryUsageType.LOAD", _BUFFERS),
-    PrivateName("torch._inductor.loop_body", "MemoryUsageType.STORE", _BUFFERS),
-    PrivateName("torch._dynamo.utils", "counters", _BREAKS),
-    PrivateName("torch._dynamo.utils", "guard_failures", _RECOMPILES),
-    PrivateName("torch._dynamo.convert_frame", "FRAME_COUNTER", _RECOMPILES),
-    PrivateName("torch._C", "_current_autograd_node", _EAGER),
-    PrivateName("torch.autograd", "_get_sequence_nr", _EAGER),
-    PrivateName("torch._inductor.graph", "GraphLowering.codegen", _TARGET, for_target=True),
-    PrivateName("torch._inductor.graph", "GraphLowering._update_scheduler", _TARGET, for_target=True),
-    PrivateName("torch._inductor.graph", "GraphLowering.init_wrapper_code", _TARGET, for_target=True),
-    PrivateName("torch._inductor.compile_fx", "compile_fx", _TRACED),
-    PrivateName("torch._inductor.compile_fx", "compile_fx_inner", _TARGET, for_target=True),
-    PrivateName("torch._inductor.decomposition", "select_decomp_table", _TARGET, for_target=True),
-    PrivateName("torch._inductor.decomposition", "is_gpu", _TARGET, for_target=True),
-    PrivateName("torch._inductor.runtime.hints", "DeviceProperties.create", _TARGET, for_target=True),
-    PrivateName("torch._dynamo.device_interface", "CudaInterface.get_device_properties", _TARGET, for_target=True),
-    PrivateName("torch._dynamo.device_interface", "CudaInterface.is_bf16_supported", _TARGET, for_target=True),
-    PrivateName(
-        "torch._dynamo.device_interface", "CudaInterface.Worker.get_device_properties", _TARGET, for_target=True
-    ),
-    PrivateName("torch._C", "_select_conv_backend", _TARGET, for_target=True),
-    PrivateName("torch._C", "_ConvBackend", _TARGET, for_target=True),
-    PrivateName("torch._guards", "detect_fake_mode", _TARGET, for_target=True),
-    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", _TARGET, for_target=True),
-    PrivateName("torch._subclasses.fake_tensor", "FakeTensor", _TARGET, for_target=True),
-)
-
-_BY_PATH = {known.path: known for known in PRIVATE_NAMES}
+PRIVATE_NAMES: Mapping[str, str] = {
+    "torch._inductor.config.fx_graph_cache": _CACHES,
+    "torch._functorch.config.enable_autograd_cache": _CACHES,
+    "torch._dynamo.config.recompile_limit": _RECOMPILE_LIMITS,
+    "torch._dynamo.config.accumulated_recompile_limit": _RECOMPILE_LIMITS,
+    "torch._dynamo.config.automatic_dynamic_shapes": "static shapes (sizes may become symbolic)",
+    "torch._dynamo.config.suppress_errors": "errors of the compiler (it may fall back to eager code)",
+    "torch._inductor.config.layout_optimization": _DECISION,
+    "torch._inductor.config.force_layout_optimization": _DECISION,
+    "torch._inductor.cpp_builder.get_cpp_compiler": "a clear word about a missing C++ compiler",
+    "torch._inductor.graph.GraphLowering.decide_layout_opt": _DECISION,
+    "torch._inductor.graph.GraphLowering.compile_to_module": _GRAPHS,
+    "torch._inductor.graph.GraphLowering.codegen_with_cpp_wrapper": _PACKAGES,
+    "torch._inductor.scheduler.BaseScheduling": _KERNELS,
+    "torch._inductor.codegen.cpp.CppScheduling.define_kernel": _KERNELS,
+    "torch._inductor.codegen.triton.TritonScheduling.define_kernel": _KERNELS,
+    "torch._inductor.scheduler.BaseSchedulerNode.get_nodes": _BUFFERS,
+    "torch._inductor.scheduler.BaseSchedulerNode.get_outputs": _BUFFERS,
+    "torch._inductor.scheduler.BaseSchedulerNode.get_name": _BUFFERS,
+    "torch._inductor.scheduler.BaseSchedulerNode.is_extern": _BUFFERS,
+    "torch._inductor.scheduler.SchedulerBuffer.get_aliases": "which buffers are views of others",
+    "torch._inductor.scheduler.SchedulerBuffer.get_mutations": "which buffers write into an input",
+    "torch._inductor.ir.Buffer.get_layout": "layouts of buffers, and with them conversions",
+    "torch._inductor.ir.Buffer.get_dtype": "element types of buffers, and with them their bytes",
+    "torch._inductor.ir.IRNode.get_origin_node": "which operation a library call comes from",
+    "torch._inductor.loop_body.MemoryUsageType.LOAD": _BUFFERS,
+    "torch._inductor.loop_body.MemoryUsageType.STORE": _BUFFERS,
+    "torch._dynamo.utils.counters": _BREAKS,
+    "torch._dynamo.utils.guard_failures": _RECOMPILES,
+    "torch._dynamo.convert_frame.FRAME_COUNTER": _RECOMPILES,
+    "torch._C._current_autograd_node": _EAGER,
+    "torch.autograd._get_sequence_nr": _EAGER,
+    "torch._functorch.aot_autograd.make_boxed_func": _TARGET,
+    "torch._inductor.graph.GraphLowering.codegen": _TARGET,
+    "torch._inductor.graph.GraphLowering._update_scheduler": _TARGET,
+    "torch._inductor.graph.GraphLowering.init_wrapper_code": _TARGET,
+    "torch._inductor.compile_fx.compile_fx": _TRACED,
+    "torch._inductor.compile_fx.compile_fx_inner": _TARGET,
+    "torch._inductor.decomposition.select_decomp_table": _TARGET,
+    "torch._inductor.decomposition.is_gpu": _TARGET,
+    "torch._inductor.runtime.hints.DeviceProperties.create": _TARGET,
+    "torch._dynamo.device_interface.CudaInterface.get_device_properties": _TARGET,
+    "torch._dynamo.device_interface.CudaInterface.is_bf16_supported": _TARGET,
+    "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties": _TARGET,
+    "torch._C._select_conv_backend": _TARGET,
+    "torch._C._ConvBackend": _TARGET,
+    "torch._guards.detect_fake_mode": _TARGET,
+    "torch._subclasses.fake_tensor.FakeTensorMode.cache_clear": _TARGET,
+    "torch._subclasses.fake_tensor.FakeTensor": _TARGET,
+}
+"""Modules and names, with the facts that are lost without each."""
 
 
 def private(path: str) -> Any:
@@ -128,33 +100,40 @@ def private(path: str) -> Any:
     A private name of torch.
 
     Args:
-        path: As in ``PRIVATE_NAMES``: module and name.
+        path: As in ``PRIVATE_NAMES``.
 
     Raises:
         UnsupportedTorchError: This torch has no such name, or looking at it raises.
     """
-    known = _BY_PATH[path]
+    assert path in PRIVATE_NAMES
     try:
-        return _look_up(known)
+        return _look_up(path)
     except Exception as error:  # whatever a torch that nobody here has seen does instead
         raise UnsupportedTorchError(f"torch {torch.__version__} has no {path} ({first_line(error)})") from error
 
 
-def _look_up(known: PrivateName) -> Any:
-    return operator.attrgetter(known.name)(importlib.import_module(known.module))
+def _look_up(path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(_owner(owner), name)
+
+
+@functools.cache
+def _owner(path: str) -> Any:
+    """A module or class of torch's; a search for modules at every operation of an eager iteration takes too long."""
+    return pkgutil.resolve_name(path)
 
 
 def _lost_names(*, with_target: bool) -> str:
     """The losses from private names that this torch lacks, each once, with the names that are missing."""
     blame: dict[str, list[str]] = {}
-    for known in PRIVATE_NAMES:
-        if with_target or not known.for_target:
+    for path, loses in PRIVATE_NAMES.items():
+        if with_target or loses != _TARGET:
             try:
-                _look_up(known)
+                _look_up(path)
             except Exception as error:  # a torch that nobody here has seen
                 missing = isinstance(error, (AttributeError, ImportError))
                 problem = "is missing" if missing else f"raises {first_line(error)}"
-                blame.setdefault(known.loses, []).append(f"{known.path} {problem}")
+                blame.setdefault(loses, []).append(f"{path} {problem}")
     return "; ".join(f"{what} ({', '.join(names)})" for what, names in blame.items())
 
 
@@ -237,7 +216,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     inductor = {"fx_graph_remote_cache": False, "fx_graph_cache": False, **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
     functorch |= {"force_non_lazy_backward_lowering": True}
-    dynamo = {"recompile_limit": 512, "cache_size_limit": 512, "accumulated_recompile_limit": 4096}
+    dynamo = {"recompile_limit": 512, "accumulated_recompile_limit": 4096}
     dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
@@ -309,19 +288,6 @@ def missing_cpp_compiler() -> str | None:
     return None
 
 
-def guard_failure_reasons() -> dict[int, tuple[str, ...]]:
-    """
-    Dynamo's reasons for compiling a frame again so far, by the identity of its code.
-
-    Source:
-        ``torch._dynamo.utils.guard_failures``, torch 2.7 to 2.15.
-    """
-    return {
-        id(code): tuple(str(getattr(reason, "reason", reason)) for reason in reasons)
-        for code, reasons in private("torch._dynamo.utils.guard_failures").items()
-    }
-
-
 def counts_backward_convolutions() -> bool:
     """
     Whether this torch's layout decision looks at ``aten.convolution_backward``.
@@ -384,15 +350,20 @@ class InductorHooks:
         return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
 
     def __enter__(self) -> InductorHooks:
-        for what, install in (
-            ("traced model", self._wrap_tracing),
-            ("layout decisions", self._wrap_decision),
-            ("compiled graphs", lambda: self._wrap_compile("compile_to_module", is_package=False)),
-            ("packaged graphs", lambda: self._wrap_compile("codegen_with_cpp_wrapper", is_package=True)),
-            ("generated kernels", self._wrap_kernels),
-        ):
+        lowering = "torch._inductor.graph.GraphLowering"
+        wraps: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+            ("traced model", "torch._inductor.compile_fx.compile_fx", self._recording_tracing),
+            ("layout decisions", f"{lowering}.decide_layout_opt", self._recording_decision),
+            ("compiled graphs", f"{lowering}.compile_to_module", self._recording_graph),
+            ("packaged graphs", f"{lowering}.codegen_with_cpp_wrapper", self._recording_package),
+        )
+        for what, path, recording in wraps:
             with self.guard(what):
-                install()
+                private(path)
+                owner, _, name = path.rpartition(".")
+                self._wrap(_owner(owner), name, recording)
+        with self.guard("generated kernels"):
+            self._wrap_kernels()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -413,69 +384,58 @@ class InductorHooks:
         wrapped: Any = functools.wraps(original)(recording(original))
         self._stack.enter_context(mock.patch.object(owner, name, staticmethod(wrapped) if is_static else wrapped))
 
-    def _wrap_tracing(self) -> None:
-        private("torch._inductor.compile_fx.compile_fx")
+    def _recording_tracing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_fx(*args: Any, **keywords: Any) -> Any:
+            calls_itself, self._is_compiling = self._is_compiling, True
+            if not calls_itself:
+                with self.guard("the traced model"):
+                    self.on_traced(args[0] if args else keywords["model_"])
+            try:
+                return original(*args, **keywords)
+            finally:
+                self._is_compiling = calls_itself
 
-        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-            def compile_fx(*args: Any, **keywords: Any) -> Any:
-                calls_itself, self._is_compiling = self._is_compiling, True
-                if not calls_itself:
-                    with self.guard("the traced model"):
-                        self.on_traced(args[0] if args else keywords["model_"])
-                try:
-                    return original(*args, **keywords)
-                finally:
-                    self._is_compiling = calls_itself
+        return compile_fx
 
-            return compile_fx
+    def _recording_decision(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def decide_layout_opt(*args: Any, **keywords: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                lines: list[str] = []
+                with self.guard("Inductor's log of a layout decision"):
+                    lines = stack.enter_context(_collected_log())
+                result = original(*args, **keywords)
+            with self.guard("a layout decision"):
+                given = inspect.signature(original).bind(*args, **keywords).arguments
+                self.on_decision(given["gm"], bool(result), lines, given["is_inference"])
+            return result
 
-        self._wrap(importlib.import_module("torch._inductor.compile_fx"), "compile_fx", recording)
+        return decide_layout_opt
 
-    def _wrap_decision(self) -> None:
-        private("torch._inductor.graph.GraphLowering.decide_layout_opt")
+    def _recording_package(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return self._recording_graph(original, is_package=True)
 
-        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-            def decide_layout_opt(*args: Any, **keywords: Any) -> Any:
-                with contextlib.ExitStack() as stack:
-                    lines: list[str] = []
-                    with self.guard("Inductor's log of a layout decision"):
-                        lines = stack.enter_context(_collected_log())
-                    result = original(*args, **keywords)
-                with self.guard("a layout decision"):
-                    given = inspect.signature(original).bind(*args, **keywords).arguments
-                    self.on_decision(given["gm"], bool(result), lines, given["is_inference"])
-                return result
-
-            return decide_layout_opt
-
-        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, "decide_layout_opt", recording)
-
-    def _wrap_compile(self, name: str, *, is_package: bool) -> None:
-        private(f"torch._inductor.graph.GraphLowering.{name}")
-
-        def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-            def generate(*args: Any, **keywords: Any) -> Any:
-                lowering = args[0]
-                if getattr(lowering, "aot_mode", False) != is_package:  # the one calls the other on its way
-                    return original(*args, **keywords)
-                # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
-                outer, self._kernels = self._kernels, []
-                try:
-                    generated = original(*args, **keywords)
-                    own = self._kernels
-                finally:
-                    self._kernels = outer
-                if not getattr(lowering, "is_const_graph", False):
-                    self.lowered_count = (self.lowered_count or 0) + 1
-                    with self.guard("a compiled graph"):
-                        self.on_graph(lowering, generated, own)
-                return generated
-
-            return generate
-
-        self._wrap(importlib.import_module("torch._inductor.graph").GraphLowering, name, recording)
+    def _recording_graph(self, original: Callable[..., Any], *, is_package: bool = False) -> Callable[..., Any]:
         if not is_package:
             self.lowered_count = self.lowered_count or 0
+
+        def generate(*args: Any, **keywords: Any) -> Any:
+            lowering = args[0]
+            if getattr(lowering, "aot_mode", False) != is_package:  # the one calls the other on its way
+                return original(*args, **keywords)
+            # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
+            outer, self._kernels = self._kernels, []
+            try:
+                generated = original(*args, **keywords)
+                own = self._kernels
+            finally:
+                self._kernels = outer
+            if not getattr(lowering, "is_const_graph", False):
+                self.lowered_count = (self.lowered_count or 0) + 1
+                with self.guard("a compiled graph"):
+                    self.on_graph(lowering, generated, own)
+            return generated
+
+        return generate
 
     def _wrap_kernels(self) -> None:
         base = private("torch._inductor.scheduler.BaseScheduling")

@@ -23,7 +23,6 @@ from layoutdoctor.words import described
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.conversion import TensorKind
     from layoutdoctor.diagnosis.graph import Buffer
     from layoutdoctor.diagnosis.layout import Size
 
@@ -95,7 +94,7 @@ def node_location(node: Any) -> SourceLocation | None:
     return location_in_stack(node.meta.get("stack_trace"))
 
 
-def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
+def target_name(node: str, target: str, extern_targets: Mapping[str, str]) -> str:
     """
     The operator of an FX node.
 
@@ -103,42 +102,33 @@ def target_name(node: Any, extern_targets: Mapping[str, str]) -> str:
     the external call that the scheduler made of it does.
 
     Args:
+        node: The node's name.
         extern_targets: Operators of external calls, by the node they come from.
     """
-    text = str(node.target)
-    return extern_targets.get(node.name, text) if text.startswith(("functools.partial(", "<function ")) else text
+    return extern_targets.get(node, target) if target.startswith(("functools.partial(", "<function ")) else target
 
 
-def fx_nodes(
-    graph_module: Any,
-    kinds: Mapping[str, TensorKind] = {},
-    extern_targets: Mapping[str, str] = {},
-) -> tuple[FxNode, ...]:
+def fx_nodes(graph_module: Any) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
-        kinds: The kind of tensor of each graph input.
-        extern_targets: Operators of external calls, by the node they come from.
     """
-    return tuple(
-        _fx_node(node, kinds.get(node.name), target_name(node, extern_targets)) for node in graph_module.graph.nodes
-    )
+    return tuple(map(_fx_node, graph_module.graph.nodes))
 
 
-def _fx_node(node: Any, kind: TensorKind | None, target: str) -> FxNode:
+def _fx_node(node: Any) -> FxNode:
     tensor = first_tensor(node.meta.get("val"))
     return FxNode(
         name=node.name,
         op="call_function" if node.op in ("call_method", "call_module") else node.op,
-        target=target,
+        target=str(node.target),
         inputs=tuple(_input_names(node)),
         layout=layout_of(tensor),
         dtype=dtype_name(tensor),
         location=node_location(node),
         module=node_module(node),
-        tensor=kind,
         result_index=_result_index(node),
         called=called_name(node),
         is_called_directly=_is_called_directly(node),
@@ -190,19 +180,7 @@ def dtype_name(tensor: torch.Tensor | None) -> str | None:
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
     """Names of the nodes an FX graph returns, in order."""
-    node = output_node(graph_module)
-    return () if node is None else tuple(_input_names(node))
-
-
-def output_node(graph_module: Any) -> Any | None:
-    """The node that returns what an FX graph returns."""
-    return next((node for node in reversed(graph_module.graph.nodes) if node.op == "output"), None)
-
-
-_SUB_GRAPHS = frozenset(
-    "associative_scan autograd_function_apply checkpoint cond flex_attention flex_attention_backward foreach_map "
-    "invoke_subgraph map map_impl scan tag_activation_checkpoint while_loop wrap wrap_with_set_grad_enabled".split()
-)
+    return tuple(_input_names(graph_module.graph.output_node()))
 
 
 def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
@@ -230,15 +208,14 @@ def _problems(node: Any) -> Iterator[str]:
 def _operator_problems(node: Any) -> Iterator[str]:
     target = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        name = target.name() if callable(getattr(target, "name", None)) else str(target)
-        is_sub_graph = name in _SUB_GRAPHS or any(argument.op == "get_attr" for argument in node.all_input_nodes)
-        yield f"sub-graph ({name})" if is_sub_graph else f"custom kernel ({name})"
+        is_sub_graph = any(argument.op == "get_attr" for argument in node.all_input_nodes)
+        yield f"sub-graph ({target.name()})" if is_sub_graph else f"custom kernel ({target.name()})"
         return
     foreign = operator_problem(target)
     if foreign is not None:
         yield foreign
-    elif str(target) == "aten.copy_.default" and _changes_input(node):
-        yield "change of an input in place"
+    elif str(target) == "aten.copy_.default" and node.args[0].op == "placeholder" and node.meta["val"].dim() > 1:
+        yield "change of an input in place"  # whose strides can differ
     elif "as_strided" in str(target) and "as_strided" in (called_name(node) or ""):
         # Inductor's own passes insert as_strided as well, to fix the strides of what a library call returns.
         yield "aliasing view (as_strided)"
@@ -251,14 +228,6 @@ def operator_problem(target: Any) -> str | None:
     namespace = getattr(target, "namespace", None)
     is_custom = namespace is not None and namespace not in KNOWN_NAMESPACES
     return f"custom operation ({target})" if is_custom else None
-
-
-def _changes_input(node: Any) -> bool:
-    """Whether a copy is into a graph input of more than one dimension, whose strides can differ."""
-    target = node.args[0] if node.args else None
-    value = node.meta.get("val")
-    is_input = getattr(target, "op", "") == "placeholder"
-    return is_input and (not isinstance(value, torch.Tensor) or value.dim() > 1)
 
 
 def tensor_problem(value: Any) -> str | None:
@@ -285,7 +254,7 @@ def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[C
         if node.op == "call_function":
             yield Call(
                 name=node.name,
-                target=target_name(node, extern_targets),
+                target=target_name(node.name, str(node.target), extern_targets),
                 args=tuple(_tensor(part.meta.get("val")) if hasattr(part, "meta") else part for part in node.args),
                 result=_tensor(node.meta.get("val")),
                 is_aten=str(node.target).startswith("aten."),

@@ -77,12 +77,11 @@ class TargetLowering:
 
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
         self.target = target
-        self.lowered_count = 0
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}
         self._options = dict(options)
         config = inductor_config()
-        self._autotunes = any(self._options.get(name, getattr(config, name, False)) for name in _AUTOTUNING)
+        self._autotunes = any(self._options.get(name, getattr(config, name)) for name in _AUTOTUNING)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ class TargetLowering:
         from torch._inductor.graph import GraphLowering
 
         def compile_to_module(graph: Any) -> Any:
-            path = Path(directory, f"graph_{self.lowered_count}.py")
+            path = Path(directory, "graph.py")  # read before the next one is written
             path.write_text(generated_source(graph), encoding="utf-8")
             return types.SimpleNamespace(__file__=str(path), call=_never_called, runner=None)
 
@@ -135,20 +134,19 @@ class TargetLowering:
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
     ) -> Callable[..., Any]:
         """Lowers one graph for the target; returns what runs the traced graph on the CPU."""
+        from torch._functorch.aot_autograd import make_boxed_func
         from torch._inductor import compile_fx
 
         try:
             with pretended_device(self.target):
-                compile_fx_inner = compile_fx.compile_fx_inner
                 moved, inputs = on_target(graph_module, example_inputs)
-                compile_fx_inner(moved, inputs, **keywords)
-            self.lowered_count += 1
+                compile_fx.compile_fx_inner(moved, inputs, **keywords)
         except Exception as error:  # whatever Inductor raises costs this graph, not the run
             self.failures.append(self._sentence(error, keywords))
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
                 self._cpu_operations[str(node.target)] = None
-        return _boxed(TracedRun(graph_module))
+        return make_boxed_func(torch.no_grad()(TracedRun(graph_module).run))
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
         which = "backward" if keywords.get("is_backward") else "forward"
@@ -297,17 +295,3 @@ def _laid_out(result: Any, traced: Any) -> Any:
     if tuple(result.stride()) == strides or not all(type(step) is int for step in strides):
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype).copy_(result)
-
-
-def _boxed(run: TracedRun) -> Callable[[list[Any]], Any]:
-    """The calling convention of AOTAutograd: one list of arguments, emptied by the one who is called."""
-
-    def call(arguments: list[Any]) -> tuple[Any, ...]:
-        given = list(arguments)
-        arguments.clear()
-        with torch.no_grad():
-            outputs = run.run(*given)
-        return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call

@@ -89,8 +89,7 @@ def _forget_answers() -> None:
     from torch.utils import _triton
 
     forget_fake_results()
-    create = hints.DeviceProperties.create
-    for cached in (create, getattr(create, "__func__", None), *vars(_triton).values()):
+    for cached in (hints.DeviceProperties.create, *vars(_triton).values()):
         clear = getattr(cached, "cache_clear", None)
         if clear is not None:
             clear()

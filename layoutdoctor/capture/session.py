@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import torch
 
 from layoutdoctor.capture.compat import (
     InductorHooks,
     counts_backward_convolutions,
-    guard_failure_reasons,
     inductor_config,
     private,
 )
-from layoutdoctor.capture.fx_graph import calls_of, fx_nodes, not_understood_in, output_names, traced_model
+from layoutdoctor.capture.fx_graph import (
+    calls_of,
+    fx_nodes,
+    not_understood_in,
+    output_names,
+    target_name,
+    traced_model,
+)
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.errors import first_line
@@ -27,7 +35,7 @@ from layoutdoctor.recording.weights import placeholder_kinds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode, GraphDirection
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import TracedModel
 
@@ -59,8 +67,8 @@ class CompileCapture:
         self._decisions: list[tuple[Any, RawDecision]] = []
         self._traced: list[TracedModel | None] = []
         self._hooks = InductorHooks(self._on_decision, self._on_graph, self._on_traced)
-        self._breaks: dict[str, int] = {}
-        self._failed_guards: dict[int, tuple[str, ...]] = {}
+        self._breaks: Counter[str] = Counter()
+        self._failed_guards: dict[Any, int] = {}
         self._first_frame = 0
 
     @property
@@ -88,24 +96,21 @@ class CompileCapture:
             self._breaks = _graph_breaks()
         with self._hooks.guard("reasons of recompiles"):
             self._first_frame = self._first_frame or int(private("torch._dynamo.convert_frame.FRAME_COUNTER"))
-            self._failed_guards = guard_failure_reasons()
+            failures = private("torch._dynamo.utils.guard_failures").items()
+            self._failed_guards = {code: len(reasons) for code, reasons in failures}
         self._hooks.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._hooks.__exit__(*exception)
         with self._hooks.guard("graph breaks"):
-            self.graph_break_reasons += tuple(self._new_breaks(self._breaks))
+            self.graph_break_reasons += tuple(map(first_words, (_graph_breaks() - self._breaks).elements()))
         with self._hooks.guard("reasons of recompiles"):
-            self.recompile_reasons += tuple(self._new_guard_failures(self._failed_guards))
+            self.recompile_reasons += tuple(self._new_guard_failures())
 
-    def _new_breaks(self, before: Mapping[str, int]) -> Iterator[str]:
-        for reason, count in _graph_breaks().items():
-            yield from [first_words(reason)] * (count - before.get(reason, 0))
-
-    def _new_guard_failures(self, before: Mapping[int, Sequence[str]]) -> Iterator[str]:
-        for code, reasons in guard_failure_reasons().items():
-            for reason in reasons[len(before.get(code, ())) :]:
+    def _new_guard_failures(self) -> Iterator[str]:
+        for code, reasons in private("torch._dynamo.utils.guard_failures").items():
+            for reason in reasons[self._failed_guards.get(code, 0) :]:
                 frame = _FRAME_NUMBER.match(reason)
                 # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
                 if frame is None or int(frame[1]) >= self._first_frame:
@@ -149,9 +154,9 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
     )
 
 
-def _graph_breaks() -> dict[str, int]:
+def _graph_breaks() -> Counter[str]:
     """Dynamo's graph breaks so far, by reason."""
-    return dict(private("torch._dynamo.utils.counters")["graph_break"])
+    return Counter(private("torch._dynamo.utils.counters")["graph_break"])
 
 
 def _graph_record(
@@ -174,8 +179,8 @@ def _graph_record(
     fields: dict[str, Any] = {}
     graph_module = lowering.orig_gm  # as it came: torch 2.7 to 2.15
     direction: GraphDirection = "forward"
-    with part("direction"):
-        direction = _direction(lowering)
+    with part("direction"):  # both attributes: torch 2.7 to 2.15
+        direction = "inference" if lowering.is_inference else "backward" if lowering.is_backward else "forward"
     with part("buffers"):
         fields["buffers"] = buffers_of(lowering, kernels)
     targets = _extern_targets(fields.get("buffers", ()))
@@ -189,8 +194,7 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        kinds = placeholder_kinds(fx_nodes(graph_module), direction)
-        fields["nodes"] = fx_nodes(graph_module, kinds, targets)
+        fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets))
         fields["output_names"] = output_names(graph_module)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
@@ -209,6 +213,15 @@ def _graph_record(
         kernel_names=tuple(dict.fromkeys(kernel for kernel, _, _ in kernels)),
         hook_failure="; ".join(problems) or None,
     )
+
+
+def _nodes_of(graph_module: Any, direction: GraphDirection, targets: Mapping[str, str]) -> Iterator[FxNode]:
+    """The nodes of a graph, with the kinds of its inputs and the operators of external calls."""
+    nodes = fx_nodes(graph_module)
+    kinds = placeholder_kinds(nodes, direction)
+    for node in nodes:
+        target = target_name(node.name, node.target, targets)
+        yield msgspec.structs.replace(node, tensor=kinds.get(node.name), target=target)
 
 
 def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
@@ -237,15 +250,3 @@ def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
         if buffer.kernel == "MultiOutput" and buffer.layout is not None
         for name in _made_of(buffer)
     }
-
-
-def _direction(lowering: Any) -> GraphDirection:
-    """
-    Inference, forward or backward.
-
-    Source:
-        ``GraphLowering.is_inference`` and ``is_backward``, torch 2.7 to 2.15.
-    """
-    if lowering.is_inference:
-        return "inference"
-    return "backward" if lowering.is_backward else "forward"

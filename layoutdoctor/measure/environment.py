@@ -10,7 +10,7 @@ import subprocess
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -18,9 +18,6 @@ from layoutdoctor.diagnosis.subject import Environment
 from layoutdoctor.errors import first_line
 from layoutdoctor.measure.timing import choose_timer, kind_of
 from layoutdoctor.units import format_bytes
-
-if TYPE_CHECKING:
-    from layoutdoctor.units import Bytes
 
 _VARIABLES = (
     "TORCHINDUCTOR_LAYOUT_OPTIMIZATION",
@@ -45,10 +42,8 @@ _VARIABLES = (
 """Environment variables that change layouts, kernels or their times."""
 
 
-def describe_environment(
-    device: str, *, triton: str | None, onednn: tuple[str | None, str | None], command: str | None
-) -> Environment:
-    """The environment of this process; ``onednn`` is oneDNN's version and instruction set, as its log said."""
+def describe_environment(device: str, *, triton: str | None, command: str | None) -> Environment:
+    """The environment of this process."""
     card = card_state(device)
     return Environment(
         torch=str(torch.__version__),
@@ -58,8 +53,6 @@ def describe_environment(
         cuda=None if torch.version.cuda is None else str(torch.version.cuda),
         driver=card.driver,
         cudnn=_cudnn_version(),
-        onednn=onednn[0],
-        onednn_isa=onednn[1],
         compiler=_compiler_version(),
         thread_count=torch.get_num_threads(),
         cpu_count=os.cpu_count(),
@@ -120,15 +113,8 @@ _WARM_UP_SECONDS = 0.5
 
 
 def measure_copy_bandwidth(device: str) -> float | None:
-    """
-    Bytes read plus bytes written per second by a copy of a large tensor: the best of a few.
-
-    Returns:
-        None on a device that is not known, or where there is no room for the tensors.
-    """
-    size = COPY_BYTES.get(kind_of(device))
-    if size is None:
-        return None
+    """Bytes read plus written per second by a copy of a large tensor, the best of a few; None without room for it."""
+    size = COPY_BYTES[kind_of(device)]
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
@@ -166,31 +152,25 @@ class CardState(NamedTuple):
 
 
 def card_state(device: str) -> CardState:
-    """A GPU as it is now; call it while its clock is still raised. Empty on a CPU and without nvidia-smi."""
-    # The second name is that of drivers before 535.
-    for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
-        values = _ask(device, "driver_version", "clocks.sm", reasons)
-        if values is not None:
-            bits, clock = _number(values[2], 16), _number(values[1])
-            limits = tuple(words for bit, words in _LIMITS.items() if (bits or 0) & bit)
-            return CardState(values[0], None if clock is None else clock * 1e6, limits)
-    return CardState()
-
-
-def free_device_bytes(device: str) -> Bytes | None:
     """
-    Bytes of a GPU's memory that no process holds; None on a CPU, and if they are not known.
+    A GPU that this process uses, as it is now; call it while its clock is still raised.
 
-    A process without a CUDA context asks nvidia-smi, because torch would make a context to answer.
+    Empty on a CPU and without nvidia-smi.
     """
     if kind_of(device) != "cuda":
-        return None
-    if torch.cuda.is_initialized():
-        with contextlib.suppress(Exception):  # a device that cannot say it says nothing against trying
-            return int(torch.cuda.mem_get_info(device)[0])
-    values = _ask(device, "memory.free")
-    mebibytes = None if values is None else _number(values[0])
-    return None if mebibytes is None else mebibytes << 20
+        return CardState()
+    # The second name is that of drivers before 535.
+    for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
+        with contextlib.suppress(Exception):  # no nvidia-smi, or it does not know one of the fields
+            unique = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
+            asked = [f"--query-gpu=driver_version,clocks.sm,{reasons}", "--format=csv,noheader,nounits"]
+            command = ["nvidia-smi", "-i", f"GPU-{unique}", *asked]
+            found = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=True)
+            driver, clock, limits = (value.strip() for value in found.stdout.split(","))
+            bits = int(limits, 16) if limits.startswith("0x") else 0
+            names = tuple(words for bit, words in _LIMITS.items() if bits & bit)
+            return CardState(driver, 1e6 * int(clock) if clock.isdecimal() else None, names)
+    return CardState()
 
 
 _SAFE_SHARE = 0.7  # compiled code and other memory formats may need more than eager mode
@@ -200,10 +180,11 @@ _CONTEXT_BYTES = 600 << 20
 
 def room_beside(device: str) -> int | None:
     """How many further processes like this one a GPU's memory holds; None on a CPU, or if it is not known."""
-    free = free_device_bytes(device)
-    if free is None:
-        return None
-    return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
+    if kind_of(device) == "cuda":
+        with contextlib.suppress(Exception):  # a device that cannot say it says nothing against trying
+            free, _ = torch.cuda.mem_get_info(device)
+            return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
+    return None
 
 
 def notes_on_gpu(device: str) -> tuple[str, ...]:
@@ -250,37 +231,3 @@ def why_no_gpu(device: torch.device) -> str | None:
     except Exception as error:
         reason = first_line(error)
     return f"{version} sees no GPU{hidden} ({reason}); see whether nvidia-smi lists one, or use cpu"
-
-
-def _ask(device: str, *fields: str) -> list[str] | None:
-    """The values of nvidia-smi's fields; None where it does not answer, or does not know one of them."""
-    card = _card(device) if kind_of(device) == "cuda" else None
-    if card is None:
-        return None
-    command = ["nvidia-smi", "-i", card, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS, check=True)
-        values = [value.strip() for value in found.stdout.splitlines()[0].split(",")] if found.stdout else []
-        return values if len(values) == len(fields) else None
-    return None
-
-
-def _card(device: str) -> str | None:
-    """What nvidia-smi calls a device; it knows nothing of CUDA_VISIBLE_DEVICES."""
-    number = device.partition(":")[2]
-    if torch.cuda.is_initialized():
-        with contextlib.suppress(Exception):
-            unique = str(torch.cuda.get_device_properties(int(number) if number else None).uuid)
-            return unique if unique.startswith("GPU-") else f"GPU-{unique}"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return number or "0"
-    names = visible.split(",")
-    return names[int(number or 0)].strip() or None if int(number or 0) < len(names) else None
-
-
-def _number(text: str, base: int = 10) -> int | None:
-    try:
-        return int(text, base)
-    except ValueError:  # such as "[N/A]"
-        return None

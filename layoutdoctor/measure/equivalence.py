@@ -6,12 +6,10 @@ Eager's own error in the model's dtype is the yardstick, as in torch's accuracy 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
 import torch
 
 from layoutdoctor.diagnosis.layout import Layout
@@ -136,18 +134,13 @@ class Reference:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a file that other processes can map into their memory."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain["output_layouts"] = msgspec.json.encode(self.output_layouts).decode()
-        plain["tensors"] = {name: tuple(tensor) for name, tensor in self.tensors.items()}
-        torch.save(plain, path)
+        torch.save(self, path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Reference:
         """Reads what ``save`` wrote, each value when it is compared."""
-        plain: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        plain["output_layouts"] = msgspec.json.decode(plain["output_layouts"], type=tuple[Layout, ...])
-        plain["tensors"] = {name: ReferenceTensor(*fields) for name, fields in plain["tensors"].items()}
-        return cls(**plain)
+        with torch.serialization.safe_globals([Reference, ReferenceTensor, Layout]):
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 class _Compared(NamedTuple):

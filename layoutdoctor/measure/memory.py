@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import re
-import sys
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from torch.autograd.profiler import profile
 from layoutdoctor.errors import text_of
 from layoutdoctor.measure.profiling import quiet_profiler
 from layoutdoctor.measure.timing import kind_of
-from layoutdoctor.state.switches import profiler_is_running
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,9 +35,8 @@ def release_memory() -> None:
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # a lost device has nothing to give back
             torch.cuda.empty_cache()
-    if sys.platform == "linux":
-        with contextlib.suppress(Exception):  # a C library without it keeps what it has
-            ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(Exception):  # a C library without it keeps what it has
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def out_of_memory(error: BaseException) -> str | None:
@@ -69,19 +66,16 @@ def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
     Most bytes of tensors alive at once in one warm iteration, above those alive at its start.
 
     Returns:
-        Bytes from torch's allocator, with those that libraries ask it for; None if this torch or device cannot say.
+        Bytes from torch's allocator, with those that libraries ask it for; None if this torch cannot say.
         Memory that a library allocates by itself is not seen. On a GPU torch's peak statistics are reset.
     """
-    kind = kind_of(device)
-    if kind == "cuda":
+    if kind_of(device) == "cuda":
         return _peak_cuda_memory(step, device)
-    if kind != "cpu" or profiler_is_running():  # the caller's, which ours would end
-        return None
     with quiet_profiler(), profile(profile_memory=True) as recorded:
         step()
     # Every allocation and free is an event of its own in kineto's list (torch 2.7 to 2.13); profile.events() keeps
     # those outside any operation only.
-    events = recorded.kineto_results.events() if recorded.kineto_results is not None else []
+    events = recorded.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     # None at all: not recorded here, because no iteration works without one allocation.
     return max(accumulate((change for _, change in changes), initial=0)) if changes else None

@@ -22,26 +22,22 @@ import msgspec
 import torch
 
 from layoutdoctor.diagnosis.writing import private_directory, replacing
-from layoutdoctor.errors import LayoutDoctorError, first_line
+from layoutdoctor.errors import first_line
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
-from layoutdoctor.state.switches import profiler_is_running
+from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.recording.onednn import OnednnLog
 
     GeneratedCode = tuple[str, Iterable[str], Any]
     """A graph's name, its kernels' names, and the generated module that runs it."""
-
-_TIMESTAMP_VARIABLES = ("ONEDNN_VERBOSE_TIMESTAMP", "DNNL_VERBOSE_TIMESTAMP")
-"""Read by oneDNN when it first prints; with it every line says when its primitive started."""
 
 _NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
 """In lines that the profiler prints."""
@@ -59,8 +55,8 @@ _LONG_ITERATION_NANOSECONDS = 2_000_000_000
 def record_iterations(
     prepare: Callable[[], Callable[[], None]],
     device: str,
-    generated: Sequence[GeneratedCode] = (),
-    trace_file: Path | None = None,
+    generated: Sequence[GeneratedCode],
+    trace_file: Path | None,
 ) -> tuple[Iteration, ...]:
     """
     Records a few iterations, of which each operation counts with its least time; a long one is recorded once.
@@ -88,7 +84,7 @@ def record_iterations(
 
 
 def record_iteration(
-    step: Callable[[], None], device: str, generated: Sequence[GeneratedCode] = (), trace_file: Path | None = None
+    step: Callable[[], None], device: str, generated: Sequence[GeneratedCode], trace_file: Path
 ) -> Iteration:
     """
     Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
@@ -96,52 +92,27 @@ def record_iteration(
     Args:
         step: One iteration, already warm.
         generated: The graphs that may run in it; their kernels are named in the record.
-        trace_file: Where the profiler's Chrome trace goes; None keeps none.
-
-    Raises:
-        LayoutDoctorError: A profiler is running already, which ours would end; or its trace cannot be read.
+        trace_file: Where the profiler's Chrome trace goes.
     """
-    if profiler_is_running():
-        raise LayoutDoctorError(
-            "a profiler is running already, and torch has one at a time; the times include its cost: "
-            "diagnose outside of it"
-        )
     activities = [torch.profiler.ProfilerActivity.CPU]
     if kind_of(device) == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(private_directory()))
-        stack.enter_context(quiet_profiler())
+    with quiet_profiler():
         _synchronize(device)  # work that was queued before, such as copies of the inputs, is no part of the iteration
-        with (
-            named_kernels(generated) as lacks,
-            verbose_onednn(lacks, enabled=device == "cpu") as logged,
-            torch.profiler.profile(activities=activities, record_shapes=True) as profiler,
-        ):
+        with contextlib.ExitStack() as stack:
+            lacks = stack.enter_context(named_kernels(generated))
+            logged = stack.enter_context(verbose_onednn(lacks)) if device == "cpu" else []
+            profiler = stack.enter_context(torch.profiler.profile(activities=activities, record_shapes=True))
             step()
             _synchronize(device)
-        target = trace_file or directory / "trace.json"
-        profiler.export_chrome_trace(str(target))
-        events = read_chrome_trace(TraceFile(target, target.stat().st_size))
-    log = _with_header(read_onednn_log("".join(logged))) if logged else None
+        profiler.export_chrome_trace(str(trace_file))
+        events = read_chrome_trace(TraceFile(trace_file, trace_file.stat().st_size))
+    log = read_onednn_log("".join(logged)) if logged else None
     if log is not None:
         log.other_lines.clear()  # they are the model's own, and were passed on
-    if log is not None and log.primitives and not log.has_timestamps:
-        lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
+        if log.primitives and not log.has_timestamps:
+            lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
     return Iteration(events=events, device=kind_of(device), log=log, lacks=tuple(lacks))
-
-
-_header: tuple[str | None, str | None] = (None, None)
-"""Version and instruction set as oneDNN printed them: it does so once in a process, with its first line."""
-
-
-def _with_header(log: OnednnLog) -> OnednnLog:
-    global _header  # a fact about the process, like the line it was read from
-    if log.version is not None:
-        _header = (log.version, log.isa)
-    else:
-        log.version, log.isa = _header
-    return log
 
 
 def _synchronize(device: str) -> None:
@@ -204,7 +175,7 @@ def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def verbose_onednn(lacks: list[str], *, enabled: bool) -> Iterator[list[str]]:
+def verbose_onednn(lacks: list[str]) -> Iterator[list[str]]:
     """
     OneDNN's verbose log of this region, read from the C-level standard output it prints to.
 
@@ -214,33 +185,21 @@ def verbose_onednn(lacks: list[str], *, enabled: bool) -> Iterator[list[str]]:
     Args:
         lacks: Gets the reason if there is no log.
     """
-    if not enabled or not torch.backends.mkldnn.is_available():
-        if enabled:
-            lacks.append("this torch was built without oneDNN: there is no log of its primitives")
+    if not torch.backends.mkldnn.is_available():
+        lacks.append("this torch was built without oneDNN: there is no log of its primitives")
         yield []
         return
     written: list[str] = []
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_timestamps())
+            stack.enter_context(same_environment())
+            os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"  # read when oneDNN first prints; each line then has its start
             stack.callback(lambda: _write_lines(1, read_onednn_log("".join(written)).other_lines))
             stack.enter_context(_captured_descriptor(1, sys.stdout, written))
             stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))
         except (OSError, RuntimeError) as error:
             lacks.append(f"oneDNN's log could not be captured: {first_line(error)}")
         yield written
-
-
-@contextlib.contextmanager
-def _timestamps() -> Iterator[None]:
-    before = {name: os.environ[name] for name in _TIMESTAMP_VARIABLES if name in os.environ}
-    os.environ.update(dict.fromkeys(_TIMESTAMP_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name in _TIMESTAMP_VARIABLES:
-            del os.environ[name]
-        os.environ.update(before)
 
 
 @contextlib.contextmanager

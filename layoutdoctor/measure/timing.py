@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
+
+import torch
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.recording.reading import garbage_collection_paused
@@ -46,53 +49,39 @@ def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
     return tuple(max(nanoseconds / NANOSECONDS_PER_SECOND, SHORTEST_SECONDS) for nanoseconds in times)
 
 
-class CudaTimer:
+def cuda_timer(device: str, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
     """
     Time of calls between events on a GPU, in two passes: each call after the L2 cache was emptied, or all in a loop.
 
-    Emptying the cache takes about 0.1 ms, in which the processor launches ahead: this hides that launching may take
-    longer than the kernels. The longer pass counts: the one with cold caches if the kernels take longer, the loop if
-    launching does.
+    Some calls that raise the clock come first, and are not timed. Emptying the cache takes about 0.1 ms, in which the
+    processor launches ahead: this hides that launching may take longer than the kernels. The longer pass counts: the
+    one with cold caches if the kernels take longer, the loop if launching does; each time is then the loop's mean.
 
     Source:
         ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end.
     """
-
-    def __init__(self, device: str = "cuda") -> None:
-        self.device = device
-
-    def __call__(self, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-        """
-        Seconds of every call, in order, after some that raise the clock and are not timed.
-
-        If launching takes longer, each is the mean of a loop.
-        """
-        import torch
-
-        with torch.cuda.device(self.device), garbage_collection_paused():
-            cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=self.device)
-            end = time.perf_counter() + _WARM_UP_SECONDS
+    with torch.cuda.device(device), garbage_collection_paused():
+        cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
+        end = time.perf_counter() + _WARM_UP_SECONDS
+        step()
+        torch.cuda.synchronize()  # after each: nothing is queued that would be timed with the first call
+        while time.perf_counter() < end:
             step()
-            torch.cuda.synchronize()  # after each: nothing is queued that would be timed with the first call
-            while time.perf_counter() < end:
-                step()
-                torch.cuda.synchronize()
-            seconds = _between_events(step, 1, cache.zero_, calls)
-            shortest = min(seconds)
-            if shortest < _LONG_SECONDS:
-                count = max(calls, min(_MOST_LOOPED, int(_LOOP_SECONDS / shortest)))
-                mean = _between_events(step, count, lambda: None, 1)[0] / count
-                if mean > shortest:
-                    return (mean,) * calls
-            return seconds
+            torch.cuda.synchronize()
+        seconds = _between_events(step, 1, cache.zero_, calls)
+        shortest = min(seconds)
+        if shortest < _LONG_SECONDS:
+            count = max(calls, min(_MOST_LOOPED, int(_LOOP_SECONDS / shortest)))
+            mean = _between_events(step, count, lambda: None, 1)[0] / count
+            if mean > shortest:
+                return (mean,) * calls
+        return seconds
 
 
 def _between_events(
     step: Callable[[], None], calls: int, before: Callable[[], object], repetitions: int
 ) -> tuple[Seconds, ...]:
     """Seconds of so many calls without a pause, each time."""
-    import torch
-
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
     for start, end in events:
         end.record()  # an event is made when it is recorded for the first time
@@ -115,5 +104,5 @@ def choose_timer(device: str) -> Timer:
     if kind_of(device) == "cpu":
         return cpu_timer
     if kind_of(device) == "cuda":
-        return CudaTimer(device)
+        return partial(cuda_timer, device)
     raise UsageError(f"cannot time a model on device {device!r}: expected cpu or cuda")

@@ -30,7 +30,7 @@ from layoutdoctor.diagnosis.configurations import (
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.diagnosis.writing import replacing
-from layoutdoctor.errors import SubjectError, TransportError, UsageError, needs_torch
+from layoutdoctor.errors import UsageError, needs_torch
 from layoutdoctor.examination.choice import package_to_keep
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.rules import Rule
@@ -145,10 +145,7 @@ def diagnose_object(
     release_memory()  # what this process's allocators keep for later is room for the workers
     launcher = kept_launcher()
     with launcher.folder() as directory:
-        try:
-            save_subject(subject, directory)
-        except SubjectError as error:
-            raise TransportError(str(error)) from error
+        save_subject(subject, directory)
         request = msgspec.structs.replace(request, subject_directory=str(directory))
         return diagnose_request(launcher, request, watch, rules)
 

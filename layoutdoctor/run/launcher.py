@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import msgspec
 
-from layoutdoctor.errors import LayoutDoctorError, TransportError, UnsupportedTorchError, first_line, needs_torch
+from layoutdoctor.errors import LayoutDoctorError, UnsupportedTorchError, first_line, needs_torch
 from layoutdoctor.workers.messages import (
     Begin,
     Channel,
@@ -177,7 +177,7 @@ def _host(order: Order, channel: Channel) -> None:
 def _load(request: Request) -> LoadedSubject:
     from layoutdoctor.run.work import noting_threads
     from layoutdoctor.subjects.load import load_target
-    from layoutdoctor.subjects.transport import load_subject, take_over_settings
+    from layoutdoctor.subjects.transport import load_subject
 
     with noting_threads() as note_threads:
         if request.subject_directory is None:
@@ -192,12 +192,7 @@ def _load(request: Request) -> LoadedSubject:
             if request.threads is not None:
                 note_threads(request.threads)
             return subject
-        directory = Path(request.subject_directory)
-        try:
-            take_over_settings(directory)
-            return load_subject(directory)
-        except LayoutDoctorError as error:
-            raise TransportError(str(error)) from error
+        return load_subject(Path(request.subject_directory))
 
 
 # ---------------------------------------------------------------------------------------------- forking

@@ -207,7 +207,8 @@ class _Program:
         given, name = (recorded.args, recorded.kwargs), f"{self._script.name} ({path})"
         subject = LoadedSubject(name, called, *given, (*notes, *more), self._file, compiled)
         # What is set for this call alone is part of the subject, or a matter of the mode.
-        with torch.inference_mode(mode=False), torch.enable_grad(), recorded.without_autocast():
+        without_autocast = torch.autocast(recorded.device, enabled=False)
+        with torch.inference_mode(mode=False), torch.enable_grad(), without_autocast:
             save_subject(subject, directory)
         words = listing(map(shape_words, shapes_of_call(args, kwargs)), None)
         return KindOfCall(shapes=words, folder=directory.name)

@@ -69,8 +69,8 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
     described = describe(subject, request.mode)
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-    device = device_of(module, subject.args, subject.kwargs) or "cpu"
-    environment = describe_environment(device, triton=triton_version(), onednn=(None, None), command=request.command)
+    device = device_of(module, subject.args, subject.kwargs)
+    environment = describe_environment(device, triton=triton_version(), command=request.command)
     if target is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
         environment = msgspec.structs.replace(environment, thread_count=_threads)
@@ -171,7 +171,7 @@ def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Ch
     torch.set_num_threads(_threads)
     with _Operations() as operations:
         first = run_first(subject, mode)
-    device = device_of(owned_module(subject), subject.args, subject.kwargs) or "cpu"
+    device = device_of(owned_module(subject), subject.args, subject.kwargs)
     channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve, room=room_beside(device)))
     reference = compute_reference(subject, mode, first)
     reference.save(path)

@@ -55,14 +55,15 @@ def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return with_dynamo_marks(cloned.requires_grad_(tensor.requires_grad), tensor)
 
 
-def in_format(tensor: torch.Tensor, choice: FormatChoice) -> torch.Tensor:
+def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor:
     """
     A tensor in a memory format, by its rank; the tensor itself if nothing has to change.
 
     Args:
-        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones.
+        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones;
+            None and ``preserve`` change nothing.
     """
-    if choice == "preserve" or tensor.layout != torch.strided:
+    if choice in (None, "preserve") or tensor.layout != torch.strided:
         return tensor
     # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
     # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
@@ -139,11 +140,11 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def device_of(
-    module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
-) -> str | None:
+def device_of(module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model") -> str:
     """
     The GPU that a tensor of the model or of its inputs is on, such as ``cuda:1``, else the device of the first tensor.
+
+    Without any tensor it is the CPU.
 
     Raises:
         SubjectError: Tensors are on several GPUs.
@@ -161,7 +162,7 @@ def device_of(
             f"cannot diagnose {name}: its tensors are on {len(gpus)} GPUs ({places}), expected one; "
             f"move model and inputs to one (--device {next(iter(gpus))}), or diagnose a part of it (--module PATH)"
         )
-    return next(iter([*gpus, *(tensor.device.type for _, tensor in named)]), None)
+    return next(iter([*gpus, *(tensor.device.type for _, tensor in named)]), "cpu")
 
 
 def copy_model(model: M) -> M:

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.units import Bytes
 
-ELEMENT_BYTES = 4
-"""If a dtype is not known."""
-
-READ_AND_WRITTEN = 2 * ELEMENT_BYTES
-"""Bytes that a copy moves for each element."""
+_COPIED_BYTES = 8
+"""For each element of a copy, read and written in float32: an estimate, by which cures are tried in order."""
 
 _LONGEST_TEXT = 90
 _LINES_NAMED = 3
@@ -69,14 +66,12 @@ class KnownCure:
         how: The change as Python lines for ``model``, which are run, and which a user can paste. ``{modules}`` and
             further words in braces are filled in. The parameters keep their names.
         answers: Code of the finding that it answers.
-        mends_a_failure: Whether it is for trials that failed, and for those only.
     """
 
     name: str
     propose: Callable[[Seen], Proposal | None]
     how: str
     answers: str
-    mends_a_failure: bool = False
 
     def proposal(
         self, modules: Iterable[str] = (), bytes_moved: Bytes = 0, *, dtype: str | None = None, **words: str
@@ -96,7 +91,7 @@ class KnownCure:
 
 def propose(seen: Seen) -> tuple[Proposal, ...]:
     """The cures that may help a model, as far as a trial of it shows."""
-    able = (cure for cure in ALL_CURES if cure.mends_a_failure == (seen.failure is not None))
+    able = ALL_CURES if seen.failure is None else (VIEW_AS_RESHAPE,)
     return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
 
 
@@ -136,10 +131,10 @@ def _names_as_text(names: Sequence[str]) -> str:
     return text if len(text) <= _LONGEST_TEXT else "(\n" + "".join(f"    {name},\n" for name in quoted) + ")"
 
 
-def _element_count(layout: Layout | None) -> int:
-    """Elements of a tensor; 0 if its sizes are not known."""
-    sizes = layout.shape if layout is not None else (0,)
-    return math.prod(size if isinstance(size, int) else 0 for size in sizes)
+def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
+    """The bytes that copies of tensors move; those of tensors whose sizes are not known do not count."""
+    shapes = (layout.shape for layout in layouts if layout is not None)
+    return _COPIED_BYTES * sum(math.prod(size if isinstance(size, int) else 0 for size in shape) for shape in shapes)
 
 
 # ------------------------------------------------------- a Conv3d whose kernel is 1 deep, as a Conv2d on every frame
@@ -162,13 +157,13 @@ def _is_flat(module: nn.Module) -> bool:
 
 def _propose_flat_conv3d(seen: Seen) -> Proposal | None:
     flat = {name: module for name, module in seen.module.named_modules() if _is_flat(module)}
-    moved = sum(
-        _element_count(node.layout)
+    results = (
+        node.layout
         for graph in seen.graphs
         for node in graph.nodes
         if (node.module or "") in flat and "convolution" in node.target
     )
-    return FLAT_CONV3D.proposal(flat, READ_AND_WRITTEN * moved) if flat else None
+    return FLAT_CONV3D.proposal(flat, _copied_bytes(results)) if flat else None
 
 
 FLAT_CONV3D = KnownCure(
@@ -249,15 +244,14 @@ for name in {modules}:
 
 # ------------------------------------------- weights held in the dtype that autocast casts them to on every call
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
-_NARROW_BYTES = 2
 _CONVOLUTIONS = (*_PLAIN_CONVOLUTIONS, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = {nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 """Norms that return contiguous whatever they are given, with the rank of their input."""
 _CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
 
 
-def _casts_of_weights(seen: Seen) -> Iterator[tuple[str, str, int]]:
-    """Of every cast of a weight: the module it is in, the dtype it gives, and the elements."""
+def _casts_of_weights(seen: Seen) -> Iterator[FxNode]:
+    """Every cast of a float32 weight to a dtype of autocast."""
     for graph in seen.graphs:
         weights = {node.name: node for node in graph.nodes if node.op == "placeholder" and node.tensor == "weight"}
         for node in graph.nodes:
@@ -265,7 +259,7 @@ def _casts_of_weights(seen: Seen) -> Iterator[tuple[str, str, int]]:
             if source is None or source.dtype != "float32" or base_name(node.target) not in _CASTS or node.backward:
                 continue
             if node.dtype in ("bfloat16", "float16"):
-                yield node.module or "", node.dtype, _element_count(source.layout)
+                yield node
 
 
 def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
@@ -273,13 +267,13 @@ def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
     if seen.mode == "training":
         return None
     modules = dict(seen.module.named_modules())
-    found = [cast for cast in _casts_of_weights(seen) if type(modules.get(cast[0])) in _CAST_BY_AUTOCAST]
+    found = [cast for cast in _casts_of_weights(seen) if type(modules.get(cast.module or "")) in _CAST_BY_AUTOCAST]
     if not found:
         return None
-    dtype = Counter(dtype for _, dtype, _ in found).most_common(1)[0][0]
-    names = dict.fromkeys(name for name, given, _ in found if given == dtype)
-    moved = sum((ELEMENT_BYTES + _NARROW_BYTES) * count for _, given, count in found if given == dtype)
-    return AUTOCAST_DTYPE.proposal(names, moved, dtype=dtype)
+    dtype = Counter(cast.dtype for cast in found).most_common(1)[0][0]
+    casts = [cast for cast in found if cast.dtype == dtype]
+    names = dict.fromkeys(cast.module or "" for cast in casts)
+    return AUTOCAST_DTYPE.proposal(names, _copied_bytes(cast.layout for cast in casts), dtype=dtype)
 
 
 AUTOCAST_DTYPE = KnownCure(
@@ -311,10 +305,6 @@ def _propose_dense_batch_norm(seen: Seen) -> Proposal | None:
         if isinstance(modules.get(strided.norm.module or ""), _BATCH_NORMS)
     }
     return DENSE_BATCH_NORM.proposal(found, _copied_bytes(found.values())) if found else None
-
-
-def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
-    return READ_AND_WRITTEN * sum(map(_element_count, layouts))
 
 
 DENSE_BATCH_NORM = KnownCure(
@@ -473,7 +463,6 @@ VIEW_AS_RESHAPE = KnownCure(
         answer="args[0].reshape(*args[1:])",
     ),
     "LD507",
-    mends_a_failure=True,
 )
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layoutdoctor.errors import SubjectError, UsageError, first_line
-from layoutdoctor.subjects.copies import CHANNELS_LAST
+from layoutdoctor.subjects.copies import CHANNELS_LAST, in_format
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.subject import FormatChoice
 
 EXPECTED_FORM = "[NAME=]DTYPE[SIZE,SIZE,...][:channels_last|:contiguous], such as 'f32[8,3,224,224]:channels_last'"
 _SHORT_DTYPES = ("f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
@@ -31,11 +33,11 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One example input as written; ``memory_format`` is ``channels_last`` (by rank), or None for contiguous."""
+    """One example input as written; without a memory format it is contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
-    memory_format: str | None = None
+    memory_format: FormatChoice | None = None
     name: str | None = None
 
 
@@ -46,19 +48,14 @@ def parse_input(spec: str) -> InputSpec:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
     dtype = parse_dtype(match["dtype"], f"input {spec!r}")
     shape = _parse_shape(match["shape"], spec)
-    memory_format = match["memory_format"]
+    memory_format: Any = match["memory_format"]
     if memory_format is not None and memory_format not in _FORMATS:
         raise UsageError(
             f"cannot read input {spec!r}: got memory format {memory_format!r}, expected {' or '.join(_FORMATS)}"
         )
     if memory_format == "channels_last" and len(shape) not in CHANNELS_LAST:
         raise UsageError(f"cannot make input {spec!r} channels_last: got {len(shape)} dimensions, expected 4 or 5")
-    return InputSpec(
-        dtype=str(dtype).removeprefix("torch."),
-        shape=shape,
-        memory_format="channels_last" if memory_format == "channels_last" else None,
-        name=match["name"],
-    )
+    return InputSpec(str(dtype).removeprefix("torch."), shape, memory_format, match["name"])
 
 
 def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
@@ -73,8 +70,7 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
         close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")
-    dtype: torch.dtype = getattr(torch, DTYPES[plain])
-    return dtype
+    return getattr(torch, DTYPES[plain])
 
 
 def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
@@ -117,8 +113,7 @@ def _make_tensor(spec: InputSpec, generator: torch.Generator) -> torch.Tensor:
         else:
             limit = 2 if own == torch.bool else _INTEGER_LIMIT
             tensor = torch.randint(limit, spec.shape, generator=generator, device="cpu", dtype=torch.int64).to(own)
-        is_channels_last = spec.memory_format == "channels_last"
-        return tensor.contiguous(memory_format=CHANNELS_LAST[len(spec.shape)]) if is_channels_last else tensor
+        return in_format(tensor, spec.memory_format)
     except (RuntimeError, MemoryError) as error:
         raise SubjectError(
             f"cannot make an input of {spec.dtype}{list(spec.shape)}: {first_line(error)}; give smaller sizes"

@@ -31,7 +31,7 @@ from layoutdoctor.state.switches import seed_all
 from layoutdoctor.subjects.copies import input_tensors, with_dynamo_marks
 from layoutdoctor.subjects.inputs import make_inputs, parse_dtype, parse_input
 from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
-from layoutdoctor.subjects.subject import LoadedSubject, split_example_input, unwrap
+from layoutdoctor.subjects.subject import LoadedSubject, owned_module, split_example_input, unwrap
 from layoutdoctor.subjects.zoo import ZOOS, load_from_zoo
 from layoutdoctor.words import TARGET_FORMS
 
@@ -133,8 +133,9 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
         return with_dynamo_marks(moved.requires_grad_(leaf.requires_grad), leaf)
 
     try:
-        if isinstance(subject.model, nn.Module):
-            subject.model.to(device=device, dtype=dtype)
+        module = owned_module(subject)
+        if module is not None:
+            module.to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
     except Exception as error:  # each backend has exceptions of its own for "not here"
         shortage = out_of_memory(error)

@@ -38,22 +38,17 @@ T = TypeVar("T")
 
 
 def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> Step:
-    """
-    Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model.
-
-    Raises:
-        SubjectError: A parameter of the model holds no data.
-    """
+    """Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model."""
     module = owned_module(subject)
     notes = [*set_mode(module, mode)]
     if module is not None:
-        converted = apply_model_format(module, configuration.model_format or "preserve")
+        converted = apply_model_format(module, configuration.model_format)
         if configuration.model_format == "channels_last" and not converted:
             notes.append(_why_nothing_changed(module))
         apply_cures(module, configuration)
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
-    args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format or "preserve")
+    args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format)
     if configuration.dynamic is not None:
         mark_sizes(subject.model, input_tensors(args, kwargs), dynamic=configuration.dynamic)
     switches = configuration.library_switches
@@ -67,13 +62,11 @@ def _why_nothing_changed(module: nn.Module) -> str:
     return "channels_last changed no weight: all 4-D and 5-D parameters are in it already"
 
 
-def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
+def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
     """
     Gives every 4-D and 5-D parameter and buffer of a module a memory format, in place; tied weights stay tied.
 
-    Args:
-        choice: ``preserve`` does nothing; ``channels_last`` means the 4-D or 5-D format by rank, one tensor after the
-            other, because ``Module.to(memory_format=...)`` raises where both ranks occur.
+    One tensor after the other, because ``Module.to(memory_format=...)`` raises if both ranks occur.
 
     Returns:
         How many tensors changed their strides.
@@ -87,7 +80,7 @@ def apply_model_format(module: nn.Module, choice: FormatChoice) -> int:
     return changed
 
 
-def apply_input_format(inputs: T, choice: FormatChoice) -> T:
+def apply_input_format(inputs: T, choice: FormatChoice | None) -> T:
     """Inputs in a memory format, by rank; what is no tensor, and a tensor that has the format already, is passed on."""
 
     def convert(leaf: Any) -> Any:
@@ -98,8 +91,7 @@ def apply_input_format(inputs: T, choice: FormatChoice) -> T:
             return converted
         return with_dynamo_marks(converted.detach().requires_grad_(leaf.requires_grad), leaf)
 
-    converted_inputs: T = pytree.tree_map(convert, inputs)
-    return converted_inputs
+    return pytree.tree_map(convert, inputs)
 
 
 def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
@@ -186,8 +178,7 @@ def compile_as(
         return Packaged(run, {**compiler_options(configuration), **global_options(configuration)}, package)
     given = configuration.compile_arguments.items()
     arguments: dict[str, Any] = {name: value for name, value in given if name != "mode"}
-    compiled: Callable[..., Any] = torch.compile(run, options=compiler_options(configuration) or None, **arguments)
-    return compiled
+    return torch.compile(run, options=compiler_options(configuration) or None, **arguments)
 
 
 def options_beside_code(configuration: Configuration) -> Hashable:
@@ -247,7 +238,7 @@ class ReadyModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy on the inputs in the configuration's memory format."""
-        args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format or "preserve")
+        args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format)
         with switched(self.configuration.library_switches), global_settings(self.configuration):
             return self._compiled(*args, **kwargs)
 
@@ -285,7 +276,7 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
         raise UsageError(
             f"cannot compile for {configuration.name!r}: it is a recorded trace; choose a measured configuration"
         )
-    model = unwrap(model).model
+    model, _, _ = unwrap(model)
     run = copy_model(model)
     modules = outermost_modules(run)
     is_changed = configuration.freezes or configuration.cures or configuration.model_format not in (None, "preserve")
@@ -297,7 +288,7 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
     for module in modules:
         if configuration.freezes:
             set_mode(module, "inference")
-        apply_model_format(module, configuration.model_format or "preserve")
+        apply_model_format(module, configuration.model_format)
         apply_cures(module, configuration)
     compiled = run
     if configuration.ahead_of_time:

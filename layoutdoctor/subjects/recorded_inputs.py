@@ -38,7 +38,7 @@ class RecordedInputs:
         call_count: How often the module was called; of one of several ``kinds``, with inputs of these shapes.
         kinds: With ``call="each"`` the first call of each kind, that is, of each set of input shapes.
         autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
-        device: The device of its first tensor, such as ``cuda``; None without a tensor.
+        device: The device of its first tensor, such as ``cuda``; the CPU without a tensor.
     """
 
     args: tuple[Any, ...] = ()
@@ -46,7 +46,7 @@ class RecordedInputs:
     call: int = 0
     call_count: int = 0
     autocast: str | None = None
-    device: str | None = None
+    device: str = "cpu"
     kinds: list[RecordedInputs] = field(default_factory=list)
 
     @classmethod
@@ -59,19 +59,15 @@ class RecordedInputs:
         """
         try:
             tensors = input_tensors(args, kwargs)
-            device = tensors[0].device.type if tensors else None
-            has_autocast = device is not None and torch.is_autocast_enabled(device)
-            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if has_autocast and device else None
+            device = tensors[0].device.type if tensors else "cpu"
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
             with torch.inference_mode(mode=False):  # a tensor made in that mode could never be trained on
                 args, kwargs = copy_inputs(args, kwargs)
         except Exception as error:  # whatever a tensor's own class raises
             why = f"they cannot be copied: {first_line(error)}"
             raise SubjectError(f"cannot record the inputs of {name}: {why}") from error
-        return cls(args, kwargs, number, number, dtype, device)
-
-    def without_autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """A block without the autocast that was around the call."""
-        return contextlib.nullcontext() if self.device is None else torch.autocast(self.device, enabled=False)
+        autocast = None if dtype is None else str(dtype).removeprefix("torch.")
+        return cls(args, kwargs, number, number, autocast, device)
 
 
 def shapes_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
@@ -217,7 +213,7 @@ def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ..
     """The module as it was called, and notes on that."""
     of_how_many = f" of {recorded.call_count}" if recorded.call_count > 1 else ""
     notes = [f"inputs as recorded: call {recorded.call}{of_how_many}"]
-    if recorded.autocast is None or recorded.device is None or not isinstance(module, nn.Module):
+    if recorded.autocast is None or not isinstance(module, nn.Module):
         return module, tuple(notes)
     notes.append(f"runs under autocast ({recorded.autocast}), as it was called")
     return UnderAutocast(module, recorded.device, recorded.autocast), tuple(notes)
@@ -235,8 +231,8 @@ def part_with_inputs(
     """
     part = submodule_of(model, path)
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
+        model.eval()
         with record_inputs(part) as recorded, torch.no_grad():
             model(*args, **kwargs)
     except LayoutDoctorError:

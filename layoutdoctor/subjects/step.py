@@ -61,9 +61,12 @@ class Step:
     switches: Mapping[str, bool] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     _changes_inputs: bool = field(default=False, init=False)
-    _parameters: list[torch.nn.Parameter] | None = field(default=None, init=False)
+    _parameters: list[torch.nn.Parameter] = field(init=False)
     _weights: list[torch.Tensor | None] | None = field(default=None, init=False)
     _first: StepResults | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._parameters = [] if self.module is None else [*self.module.parameters()]
 
     def __call__(self) -> None:
         """Runs one iteration."""
@@ -102,7 +105,7 @@ class Step:
     @property
     def device(self) -> str:
         """Where it runs, such as ``cpu`` or ``cuda:1``."""
-        return device_of(self.module, self.args, self.kwargs) or "cpu"
+        return device_of(self.module, self.args, self.kwargs)
 
     def notes_on_run(self) -> tuple[str, ...]:
         """Facts that the first call showed."""
@@ -181,16 +184,8 @@ class Step:
         return tensors
 
     def _clear_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.mode != "training":
-            return
-        parameters = self._parameters
-        if parameters is None:
-            parameters = [] if self.module is None else [*self.module.parameters()]
-            self._parameters = None if self._first is None else parameters  # the first call may make some
-        for parameter in parameters:
-            parameter.grad = None
-        for tensor in input_tensors(args, kwargs):
-            if tensor.requires_grad:
+        if self.mode == "training":
+            for tensor in (*self._parameters, *input_tensors(args, kwargs)):
                 tensor.grad = None
 
     def _take_gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:

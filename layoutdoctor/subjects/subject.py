@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping  # a NamedTuple is made of them
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -33,6 +33,8 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from layoutdoctor.diagnosis.subject import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -59,20 +61,6 @@ class LoadedSubject:
     compile_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Unwrapped(NamedTuple):
-    """
-    A model without wrappers.
-
-    Attributes:
-        notes: One for every wrapper taken off.
-        compile_arguments: As of ``LoadedSubject``.
-    """
-
-    model: Callable[..., Any]
-    notes: tuple[str, ...]
-    compile_arguments: Mapping[str, Any]
-
-
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
     """
     The subject of ``diagnose(model, example_input)``.
@@ -92,9 +80,12 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
     return LoadedSubject(name, inner, args, kwargs, notes, compile_arguments=compiled)
 
 
-def unwrap(model: Any) -> Unwrapped:
+def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str, Any]]:
     """
     The model inside what torch.compile and data parallelism put around it.
+
+    Returns:
+        The model, a note for every wrapper taken off, and the arguments of torch.compile that it was compiled with.
 
     Raises:
         UsageError: It is a class, or cannot be called.
@@ -111,7 +102,7 @@ def unwrap(model: Any) -> Unwrapped:
         compiled = compiled or compile_arguments_of(own_call)
         notes.append("model.compile() had been called: the copies that are diagnosed are compiled again")
     _check_callable(model)
-    return Unwrapped(model, tuple(notes), compiled)
+    return model, tuple(notes), compiled
 
 
 def _inside(model: Any) -> tuple[Any, str] | None:
@@ -179,11 +170,12 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     Raises:
         SubjectError: A parameter or input holds no data, or tensors are on several GPUs.
     """
+    for part in outermost_modules(subject.model):
+        check_has_data(part)
     module = owned_module(subject)
     device = device_of(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
-    tensors = [*parameters, *input_tensors(subject.args, subject.kwargs)]
-    if any(tensor.is_meta for tensor in tensors):
+    if any(tensor.is_meta for tensor in input_tensors(subject.args, subject.kwargs)):
         raise SubjectError(
             f"cannot run {subject.name}: an example input is on the meta device, which holds no data; "
             "make it on cpu or cuda, or give --input"
@@ -192,13 +184,13 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     return Subject(
         name=subject.name,
         mode=mode,
-        device=None if device is None else kind_of(device),
+        device=kind_of(device),
         inputs=_describe_inputs(subject),
         model=type(subject.model).__name__ if is_module else None,
         parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
         convolution_module_count=convolution_module_count(module) if module is not None else None,
         parameter_formats=_count_formats(parameters),
-        notes=(*subject.notes, *(notes_on_gpu(device) if device is not None else ())),
+        notes=(*subject.notes, *notes_on_gpu(device)),
     )
 
 
@@ -226,17 +218,10 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """
-    The module whose parameters the subject uses: itself, or one around those that a function uses; None without any.
-
-    Raises:
-        SubjectError: A parameter holds no data.
-    """
-    modules = outermost_modules(subject.model)
-    for module in modules:
-        check_has_data(module)
+    """The module whose parameters the subject uses: itself, or one around those that a function uses; or None."""
     if isinstance(subject.model, nn.Module):
         return subject.model
+    modules = outermost_modules(subject.model)
     return nn.ModuleList(modules) if modules else None
 
 
@@ -322,5 +307,5 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    known = [p for p in parameters if p.dim() in CHANNELS_LAST_BY_RANK and not nn.parameter.is_lazy(p)]
+    known = [parameter for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK]
     return dict(Counter(name for parameter in known for name in layout_of(parameter).memory_formats))

@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import linecache
+import operator
 import pickle
 import shutil
 import sys
@@ -20,7 +21,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from layoutdoctor.errors import SubjectError, first_line
+from layoutdoctor.errors import TransportError, first_line
 from layoutdoctor.state.switches import apply_settings, current_settings, hooks_on_all_modules
 from layoutdoctor.subjects.copies import reached
 from layoutdoctor.units import format_bytes
@@ -31,88 +32,72 @@ if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
 
 Reduced = tuple[Any, ...]
-Storages = dict[int, tuple[int, torch.UntypedStorage]]
-"""The memory behind tensors, each once, by its address: the number in the order in which it was met, and itself."""
 
 OBJECTS_FILE = "subject.pickle"
-SETTINGS_FILE = "settings.pickle"
 STORAGES_FILE = "storages.pt"
 _ELSEWHERE = "set TMPDIR to a folder with room, or diagnose it as a file"
 
 
 def save_subject(subject: LoadedSubject, directory: Path) -> None:
     """
-    Writes a subject so that ``load_subject`` can rebuild it in another process of this interpreter.
+    Writes a subject and torch's settings so that ``load_subject`` can rebuild them in a process of this interpreter.
 
     Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
     stay; gradients and hooks on tensors do not travel. Classes and functions that the other process cannot import
-    travel by value, all others by their name. torch's settings go with them, for ``take_over_settings``. Pickling calls
-    what the model's classes define for it, such as ``__getstate__``: code of the user's.
+    travel by value, all others by their name. Pickling calls what the model's classes define for it, such as
+    ``__getstate__``: code of the user's.
 
     Args:
         directory: An empty one of ours that nobody else may enter (mode 0700).
 
     Raises:
-        SubjectError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state.
+        TransportError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state.
     """
     name = subject.name
     if hooks_on_all_modules():
-        raise SubjectError(
+        raise TransportError(
             f"cannot hand {name} to another process: hooks on all modules are registered in this one "
             "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
         )
-    storages: Storages = {}
     try:
-        with _quietly(), _ByValue() as by_value:
-            _dump(name, current_settings(), "setting", directory / SETTINGS_FILE, {}, by_value)
-            _dump(name, subject, "subject", directory / OBJECTS_FILE, storages, by_value)
-        found = [storage for _, storage in storages.values()]
-        size, room = sum(storage.nbytes() for storage in found), shutil.disk_usage(directory).free
+        with _quietly(), (directory / OBJECTS_FILE).open("xb") as file, contextlib.ExitStack() as by_value:
+            pickler = _Pickler(file, by_value)
+            _dump(name, current_settings(), "setting", pickler)
+            _dump(name, subject, "subject", pickler)
+            pickler.dump(pickler.code_without_file())
+        storages = pickler.storages
+        size, room = sum(one.nbytes() for one in storages.values()), shutil.disk_usage(directory).free
         if size > room:
-            raise SubjectError(
+            raise TransportError(
                 f"cannot hand {name} to another process: its tensors take {format_bytes(size)} on disk, "
                 f"{format_bytes(room)} are free in {directory}; {_ELSEWHERE}"
             )
-        flat = [torch.empty(0, dtype=torch.uint8, device=one.device).set_(one) for one in found]  # shares its memory
+        # Tensors that share the memory.
+        flat = {key: torch.empty(0, dtype=torch.uint8, device=one.device).set_(one) for key, one in storages.items()}
         torch.save(flat, directory / STORAGES_FILE)
     except (OSError, RuntimeError) as error:
-        raise SubjectError(f"cannot hand {name} to another process: {first_line(error)}; {_ELSEWHERE}") from error
-
-
-def take_over_settings(directory: Path) -> None:
-    """
-    Sets this process, which is to run the subject, as the one was that saved it: threads, dtypes, compilers' settings.
-
-    Raises:
-        SubjectError: A setting cannot be made here.
-    """
-    try:
-        with _quietly(), (directory / SETTINGS_FILE).open("rb") as file:
-            apply_settings(_Unpickler(file, []).load())
-    except Exception as error:  # a setting may hold an object of the user's
-        raise SubjectError(
-            f"cannot set up another process like this one: {first_line(error)}; diagnose it as a file"
-        ) from error
+        raise TransportError(f"cannot hand {name} to another process: {first_line(error)}; {_ELSEWHERE}") from error
 
 
 def load_subject(directory: Path) -> LoadedSubject:
     """
-    Rebuilds the subject that ``save_subject`` wrote; its tensors are mapped from the file, which may then be deleted.
+    Rebuilds the subject that ``save_subject`` wrote, in a process of our own that gets the settings of that one.
 
-    Unpickling runs whatever the file says. That is fine here and nowhere else: our own parent wrote the file a moment
-    ago from the user's live objects, into a directory that no other user may enter. A saved diagnosis, trace or model
-    file never comes this way.
+    Its tensors are mapped from the file, which may then be deleted. Unpickling runs whatever the file says. That is
+    fine here and nowhere else: our own parent wrote the file a moment ago from the user's live objects, into a
+    directory that no other user may enter. A saved diagnosis, trace or model file never comes this way.
 
     Raises:
-        SubjectError: An object cannot be built here.
+        TransportError: A setting cannot be made here, or an object cannot be built.
     """
     try:
         with _quietly(), (directory / OBJECTS_FILE).open("rb") as file:
             unpickler = _Unpickler(file, torch.load(directory / STORAGES_FILE, mmap=True, weights_only=True))
+            apply_settings(unpickler.load())
             subject: LoadedSubject = unpickler.load()
             linecache.cache.update(unpickler.load())
     except Exception as error:  # the user's classes run here
-        raise SubjectError(
+        raise TransportError(
             f"cannot rebuild the model in another process: {first_line(error)}; "
             "import what defines it from a module, or diagnose it as a file"
         ) from error
@@ -132,15 +117,21 @@ class _Pickler(cloudpickle.Pickler):
     cloudpickle with tensors' memory kept out of the stream, and with reducers for objects that torch cannot pickle.
 
     Attributes:
+        storages: The memory behind tensors, each once, by its address.
         last: The object that was looked at last: if pickling fails, the one that cannot be pickled.
+
+    Args:
+        by_value: Ends, at its close, that modules of the user's travel by value.
     """
 
-    def __init__(self, file: Any, storages: Storages, by_value: _ByValue) -> None:
+    def __init__(self, file: Any, by_value: contextlib.ExitStack) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._storages, self._by_value = storages, by_value
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.last: object = None
+        self._by_value = by_value
+        self._modules_met = {"__main__"}
         self._to_detach: set[int] = set()
         self._code_files: set[str] = set()
-        self.last: object = None
 
     def code_without_file(self) -> dict[str, tuple[int, None, list[str], str]]:
         """Lines of the code met that is in no file, such as a notebook's cell, as ``linecache`` keeps them."""
@@ -156,18 +147,18 @@ class _Pickler(cloudpickle.Pickler):
             torch/serialization.py, torch 2.7 to 2.13.
         """
         if isinstance(value, torch.TypedStorage):
-            return self._number_of(value._untyped_storage), value.dtype
-        if isinstance(value, torch.UntypedStorage):
-            return self._number_of(value), torch.uint8
-        return None
-
-    def _number_of(self, storage: torch.UntypedStorage) -> int:
-        return self._storages.setdefault(storage._cdata, (len(self._storages), storage))[0]
+            storage, dtype = value._untyped_storage, value.dtype
+        elif isinstance(value, torch.UntypedStorage):
+            storage, dtype = value, torch.uint8
+        else:
+            return None
+        self.storages.setdefault(storage._cdata, storage)
+        return storage._cdata, dtype
 
     def reducer_override(self, value: Any) -> Any:
         """How to take an object apart: ours first, then cloudpickle's."""
         self.last = value
-        self._by_value.meet(value)
+        self._meet_module_of(value)
         if isinstance(value, types.CodeType):
             self._code_files.add(value.co_filename)
         if isinstance(value, nn.Module):
@@ -179,13 +170,31 @@ class _Pickler(cloudpickle.Pickler):
         ours = reduce(value)
         return super().reducer_override(value) if ours is None else ours
 
+    def _meet_module_of(self, value: Any) -> None:
+        """
+        Lets the classes and functions of a module that another process cannot import travel by value.
+
+        Such are a module that a notebook or layoutdoctor made, one loaded from a file by its path, and one whose folder
+        is on ``sys.path`` no more. cloudpickle knows ``__main__`` only.
+        """
+        if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
+            return
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        module = sys.modules.get(str(name))
+        if name in self._modules_met or not isinstance(module, types.ModuleType):
+            return
+        self._modules_met.add(name)
+        if name not in cloudpickle.list_registry_pickle_by_value() and not is_importable(module):
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value.callback(cloudpickle.unregister_pickle_by_value, module)
+
 
 class _Unpickler(pickle.Unpickler):
     """Rebuilds objects around storages that are mapped from a file; a change to one stays in this process."""
 
-    def __init__(self, file: Any, storages: list[torch.Tensor]) -> None:
+    def __init__(self, file: Any, flat: dict[int, torch.Tensor]) -> None:
         super().__init__(file)
-        self._storages = [flat.untyped_storage() for flat in storages]
+        self._flat = flat
 
     def find_class(self, module: str, name: str) -> Any:
         """What pickle asks for by name; functions that travel by value are made here."""
@@ -195,8 +204,8 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, place: Any) -> torch.TypedStorage:
         """The storage of an identification."""
-        number, dtype = place
-        return torch.TypedStorage(wrap_storage=self._storages[number], dtype=dtype, _internal=True)
+        key, dtype = place
+        return torch.TypedStorage(wrap_storage=self._flat[key].untyped_storage(), dtype=dtype, _internal=True)
 
 
 def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> types.FunctionType:
@@ -215,21 +224,18 @@ def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> t
     return types.FunctionType(code, scope, *rest)
 
 
-def _dump(name: str, value: Any, what: str, path: Path, storages: Storages, by_value: _ByValue) -> None:
-    with path.open("xb") as file:
-        pickler = _Pickler(file, storages, by_value)
-        try:
-            pickler.dump(value)
-            pickler.dump(pickler.code_without_file())
-        except OSError:
-            raise
-        except Exception as error:
-            place = _place_of(pickler.last, value) or f"something that the {what} uses"
-            kind = pickler.last.__name__ if isinstance(pickler.last, type) else type(pickler.last).__name__
-            raise SubjectError(
-                f"cannot hand {name} to another process: {place} ({kind}) cannot be pickled: {first_line(error)}; "
-                "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
-            ) from error
+def _dump(name: str, value: Any, what: str, pickler: _Pickler) -> None:
+    try:
+        pickler.dump(value)
+    except OSError:
+        raise
+    except Exception as error:
+        place = _place_of(pickler.last, value) or f"something that the {what} uses"
+        kind = pickler.last.__name__ if isinstance(pickler.last, type) else type(pickler.last).__name__
+        raise TransportError(
+            f"cannot hand {name} to another process: {place} ({kind}) cannot be pickled: {first_line(error)}; "
+            "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
+        ) from error
 
 
 def _place_of(culprit: object, holder: Any) -> str | None:
@@ -254,7 +260,7 @@ def reduce(value: Any) -> Reduced | None:
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
     if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
-        return _operator, tuple(path.split("."))
+        return operator.attrgetter(path), (torch.ops,)
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
@@ -282,11 +288,6 @@ def _is_found_by_name(value: Any) -> bool:
 
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return functools.lru_cache(**parameters)(function)
-
-
-def _operator(*names: str) -> Any:
-    """``torch.ops.aten.relu.default``; raises if this process has no operator of that name."""
-    return functools.reduce(getattr, names, torch.ops)
 
 
 def _reduce_parametrized(module: nn.Module) -> Reduced:
@@ -365,33 +366,6 @@ def _set_graph_module(module: fx.GraphModule, state: Reduced) -> None:
         made[name].stack_trace = stack_trace
     graph._codegen = codegen
     module.graph = graph
-
-
-class _ByValue(contextlib.ExitStack):
-    """
-    A block in which modules that another process cannot import travel by value: their classes and functions.
-
-    Such are a module that a notebook or layoutdoctor made, one loaded from a file by its path, and one whose folder is
-    on ``sys.path`` no more. cloudpickle knows ``__main__`` only; each other one is registered as it is met, and
-    forgotten at the end of the block.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._met = {"__main__"}
-
-    def meet(self, value: Any) -> None:
-        """Registers the module that a class or function comes from, or that the value is, if it must be."""
-        if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
-            return
-        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-        module = sys.modules.get(str(name))
-        if name in self._met or not isinstance(module, types.ModuleType):
-            return
-        self._met.add(name)
-        if name not in cloudpickle.list_registry_pickle_by_value() and not is_importable(module):
-            cloudpickle.register_pickle_by_value(module)
-            self.callback(cloudpickle.unregister_pickle_by_value, module)
 
 
 def is_importable(module: types.ModuleType) -> bool:

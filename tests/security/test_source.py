@@ -26,8 +26,8 @@ FORBIDDEN_CALLS = frozenset(
     "sympy.parse_expr numpy.load np.load pandas.read_pickle pd.read_pickle pd.eval pandas.eval importlib.import_module "
     "importlib.reload subprocess.run subprocess.Popen subprocess.call subprocess.check_call subprocess.check_output "
     "subprocess.getoutput subprocess.getstatusoutput os.execv os.execve os.execvp os.execl os.spawnv os.posix_spawn "
-    "torch.export.load torch.utils.model_zoo.load_url torch._inductor.aoti_load_package setattr_static "
-    "marshal.loads zipfile.ZipFile.extractall shutil.unpack_archive tarfile.open".split()
+    "pkgutil.resolve_name torch.export.load torch.utils.model_zoo.load_url torch._inductor.aoti_load_package "
+    "setattr_static marshal.loads zipfile.ZipFile.extractall shutil.unpack_archive tarfile.open".split()
 )
 FORBIDDEN_METHODS = frozenset({"extractall", "extract", "enable_load_extension", "load_extension", "executescript"})
 
@@ -40,7 +40,7 @@ REASONS = {
     ("subjects/load.py", "importlib.import_module"): "imports the TARGET package.module, as the user asked",
     ("subjects/load.py", "torch.export.load"): "loads the TARGET model.pt2, as the user asked",
     ("subjects/prepare.py", "torch._inductor.aoti_load_package"): "loads a package that this process has compiled",
-    ("capture/compat.py", "importlib.import_module"): "imports modules of torch named in a table of its own",
+    ("capture/compat.py", "pkgutil.resolve_name"): "looks up names of torch in a table of its own",
     ("capture/warming.py", "importlib.import_module"): "imports modules of torch by their names",
     ("state/switches.py", "importlib.import_module"): "the caller's own settings, by transport.py",
     ("subjects/zoo.py", "importlib.import_module"): "imports timm, torchvision and the like, as the user asked",

@@ -131,7 +131,9 @@ CONVOLUTIONS = {
 @pytest.mark.thorough
 @for_each("channels_last_model", [False, True])
 @for_each("name", CONVOLUTIONS)
-def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, channels_last_model: bool) -> None:
+def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(
+    name: str, channels_last_model: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Forward and backward of one convolution: what each reorder is said to convert has that tensor's element count."""
     make, shape = CONVOLUTIONS[name]
     module, x = make(), torch.randn(shape)
@@ -146,7 +148,7 @@ def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(name: str, cha
         (module(x) ** 2).sum().backward()
 
     step()
-    recording = record_iteration(step, "cpu")
+    recording = record_iteration(step, "cpu", (), tmp_path_factory.mktemp("trace") / "trace.json")
     tree = operation_tree(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:

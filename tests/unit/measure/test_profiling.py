@@ -34,17 +34,15 @@ def step() -> None:
         torch.conv2d(torch.ones(2, 16, 8, 8), torch.ones(16, 16, 3, 3)).relu()
 
 
-def test_one_iteration_is_recorded_with_operations_and_log() -> None:
+def test_one_iteration_is_recorded_with_operations_and_log(tmp_path: Path) -> None:
     step()
-    record_iteration(step, "cpu")
-    recording = record_iteration(step, "cpu")
+    recording = record_iteration(step, "cpu", (), tmp_path / "trace.json")
     names = [operation.name for operation in operation_tree(recording.events)]
 
     assert names.count("aten::conv2d") == 1
     assert names.count("aten::relu") == 1
     assert recording.log is not None
     assert recording.log.not_understood == []
-    assert recording.log.version is not None  # though it was printed once only in the process
     assert recording.lacks == ()
     if recording.log.primitives:
         assert recording.log.has_timestamps
@@ -65,7 +63,7 @@ def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(
         return lambda: _product(a)
 
     monkeypatch.setattr(profiling, "unrest", rows)  # in place of their times, which another program may change
-    recordings = record_iterations(prepare, "cpu", trace_file=tmp_path / "trace.json.gz")
+    recordings = record_iterations(prepare, "cpu", (), tmp_path / "trace.json.gz")
 
     assert [rows(recording) for recording in recordings] == [7, 4, 5, 6, 8][: len(recordings)]
     assert 3 <= len(recordings) <= 5
@@ -79,9 +77,7 @@ def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", asked.append)
-    recording = record_iteration(
-        lambda: asked.append("the iteration") or step(), "cuda:1", trace_file=tmp_path / "trace.json"
-    )
+    recording = record_iteration(lambda: asked.append("the iteration") or step(), "cuda:1", (), tmp_path / "trace.json")
 
     assert asked == ["cuda:1", "the iteration", "cuda:1"]
     assert recording.device == "cuda"
@@ -100,7 +96,7 @@ def _product(a: torch.Tensor) -> None:
 
 def test_what_the_model_prints_is_passed_on_and_the_log_is_not(capfd: pytest.CaptureFixture[str]) -> None:
     before = dict(os.environ)
-    with verbose_onednn([], enabled=True) as written:
+    with verbose_onednn([]) as written:
         print("from Python")
         ctypes.CDLL(None).puts(b"from C")
         step()
@@ -116,14 +112,10 @@ def test_what_the_model_prints_is_passed_on_and_the_log_is_not(capfd: pytest.Cap
 
 def test_a_torch_without_onednn_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    for enabled, expected in (
-        (False, []),
-        (True, ["this torch was built without oneDNN: there is no log of its primitives"]),
-    ):
-        lacks: list[str] = []
-        with verbose_onednn(lacks, enabled=enabled) as written:
-            pass
-        assert (written, lacks) == ([], expected)
+    lacks: list[str] = []
+    with verbose_onednn(lacks) as written:
+        pass
+    assert (written, lacks) == ([], ["this torch was built without oneDNN: there is no log of its primitives"])
 
 
 def test_what_the_profiler_prints_is_dropped_and_the_rest_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
@@ -141,13 +133,13 @@ def generated(**kernels: Any) -> GeneratedCode:
     return "graph 0", tuple(kernels), module
 
 
-def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> None:
+def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back(tmp_path: Path) -> None:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         return x.relu()
 
     item = generated(kernel=kernel)
     module = item[-1]
-    recording = record_iteration(lambda: module.call(torch.ones(3)), "cpu", [item])
+    recording = record_iteration(lambda: module.call(torch.ones(3)), "cpu", [item], tmp_path / "trace.json")
     ranges = [operation for operation in operation_tree(recording.events) if operation.row is None]
 
     assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]

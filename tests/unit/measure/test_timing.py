@@ -5,7 +5,7 @@ import torch
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure import timing
-from layoutdoctor.measure.timing import CudaTimer, choose_timer, cpu_timer
+from layoutdoctor.measure.timing import choose_timer, cpu_timer, cuda_timer
 
 
 class FakeGpu:
@@ -83,7 +83,7 @@ def test_the_cuda_timer_warms_up_in_synchronised_steps_and_times_calls_with_the_
 ) -> None:
     gpu.launch, gpu.kernels = 1.0, 9.0
 
-    times = CudaTimer("cuda:1")(gpu.step, 2)
+    times = choose_timer("cuda:1")(gpu.step, 2)
 
     warming, flushed = ["step", "synchronize"] * 3, ["event", "flush", "event", "step", "event"]
     loop = ["event", "event", "step", "step", "event"]
@@ -95,7 +95,7 @@ def test_the_cuda_timer_warms_up_in_synchronised_steps_and_times_calls_with_the_
 def test_where_kernels_take_longer_the_time_is_that_with_cold_caches(gpu: FakeGpu) -> None:
     gpu.launch, gpu.kernels, gpu.cold_milliseconds = 0.05, 0.4, 0.1
 
-    assert CudaTimer()(gpu.step, 4) == pytest.approx([0.5e-3] * 4)
+    assert cuda_timer("cuda", gpu.step, 4) == pytest.approx([0.5e-3] * 4)
 
 
 def test_where_launching_takes_longer_the_time_is_that_without_the_head_start_of_emptying_the_cache(
@@ -105,14 +105,11 @@ def test_where_launching_takes_longer_the_time_is_that_without_the_head_start_of
     hidden = timing._between_events(gpu.step, 1, lambda: torch.empty(1).zero_(), 4)
 
     assert min(hidden) == pytest.approx(0.2e-3)
-    assert CudaTimer()(gpu.step, 4) == pytest.approx([0.3e-3] * 4, rel=0.02)  # and the last kernels of the loop
+    assert cuda_timer("cuda", gpu.step, 4) == pytest.approx([0.3e-3] * 4, rel=0.02)  # and the last kernels of the loop
     assert gpu.log.count("step") > 50
 
 
 def test_the_timer_follows_the_device() -> None:
     assert choose_timer("cpu") is cpu_timer
-    timer = choose_timer("cuda:1")
-    assert isinstance(timer, CudaTimer)
-    assert timer.device == "cuda:1"
     with pytest.raises(UsageError, match="cannot time a model on device 'mps': expected cpu or cuda"):
         choose_timer("mps")

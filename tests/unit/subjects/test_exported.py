@@ -141,6 +141,13 @@ def test_a_copy_of_it_computes_in_the_mode_it_was_exported_in(tmp_path: Path) ->
         torch.testing.assert_close(copied(IMAGE), model(IMAGE))
 
 
+def test_a_module_of_it_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(nn.Sequential(nn.Conv2d(3, 4, 3)), (IMAGE,)), tmp_path / "net.pt2")
+
+    with pytest.raises(SubjectError, match="cannot run the model to see what '0' gets: NotImplementedError: "):
+        load_target(str(tmp_path / "net.pt2"), module="0")
+
+
 def test_a_file_that_is_none_or_no_export_is_refused_in_one_sentence(
     parts: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

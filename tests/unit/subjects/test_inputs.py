@@ -13,7 +13,7 @@ def test_an_input_is_read_as_written() -> None:
         "f32[8,3,224,224]": InputSpec("float32", (8, 3, 224, 224)),
         "f16[2,3,4,5]:channels_last": InputSpec("float16", (2, 3, 4, 5), "channels_last"),
         "bfloat16[2, 3, 4, 5, 6] : channels_last": InputSpec("bfloat16", (2, 3, 4, 5, 6), "channels_last"),
-        "f64[7]:contiguous": InputSpec("float64", (7,)),
+        "f64[7]:contiguous": InputSpec("float64", (7,), "contiguous"),
         "mask=bool[1,8]": InputSpec("bool", (1, 8), None, "mask"),
         "i64[1,128]": InputSpec("int64", (1, 128)),
         "u8[0,3]": InputSpec("uint8", (0, 3)),

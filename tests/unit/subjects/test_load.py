@@ -130,6 +130,14 @@ def test_inputs_from_the_command_line_replace_the_files(write: Callable[..., str
     assert subject.args[0].is_contiguous(memory_format=torch.channels_last)
 
 
+def test_the_modules_that_a_function_uses_get_the_dtype_as_well(write: Callable[..., str]) -> None:
+    path = write(NET + INPUTS + "net = Net()\ndef run(x):\n    return net(x)\n")
+
+    subject = load_target(f"{path}:run", dtype="f64")
+
+    assert subject.model(*subject.args).dtype == torch.float64
+
+
 @for_each(
     ("text", "message"),
     [

@@ -169,7 +169,7 @@ def test_the_number_of_the_gpu_is_kept_and_numbers_on_the_cpu_do_not_count() -> 
     assert device_of(model, (x,), {}) == "cuda:1"
     assert describe(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
     assert device_of(None, (IMAGE,), {}) == "cpu"
-    assert device_of(None, (3,), {}) is None
+    assert device_of(None, (3,), {}) == "cpu"
 
 
 def test_a_model_on_several_gpus_is_refused() -> None:

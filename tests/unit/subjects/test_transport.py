@@ -508,9 +508,9 @@ import sys
 from pathlib import Path
 import torch
 import torch._inductor.config
-from layoutdoctor.subjects.transport import take_over_settings
+from layoutdoctor.subjects.transport import load_subject
 
-take_over_settings(Path(sys.argv[1]))
+load_subject(Path(sys.argv[1]))
 print(torch.get_num_threads(), torch.get_default_dtype(), torch.get_default_device(), sys.getrecursionlimit())
 print(torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.backends.mkldnn.enabled)
 print(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
