@@ -12,7 +12,7 @@ import pytest
 import torch
 from loops import for_each
 
-from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.run.program import _Program
 from layoutdoctor.subjects.recorded_inputs import UnderAutocast
 from layoutdoctor.subjects.transport import load_subject
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
     "what cannot be saved": (
         "pipe.vae.decoder",
         "pipe.vae.decoder.lock = threading.Lock()\npipe(z)",
-        SubjectError,
+        TransportError,
         "model.lock (lock) cannot be pickled: TypeError: cannot pickle '_thread.lock' object; make it when it is first "
         "needed, leave it out in __getstate__, or diagnose it as a file",
     ),
