@@ -255,6 +255,7 @@ def test_C11_nominally_other_strides_are_a_note() -> None:
 
     assert (found.parameter, found.layout.stride, found.gradient.stride) == ("b.weight", (32, 1, 1, 1), (32, 1, 32, 32))
     assert finding.evidence == ("b.weight",)
+    assert trial_of(diagnosis, "inductor-layout-opt-off").gradient_layouts == ()
     assert (trial.recompile_count, trial.recompile_reasons) == (0, ())
 
 
@@ -475,6 +476,19 @@ def test_C36_and_C38_the_gpu_rules_apply_layout_optimization(case: str, mode: st
     assert decision_of(first).applied is True
     assert first.direction == direction
     assert trial.is_static
+
+
+@pytest.mark.parametrize("case", ["36_depthwise_mobile", "38_half_precision_backbone"])
+def test_C36_and_C38_saved_tensors_reach_the_backward_in_the_layouts_that_the_forward_chose(case: str) -> None:
+    forward, backward = trial_of(diagnosed(f"{case}.training.cuda-90"), "inductor").graphs
+    made = {buffer.source_node: buffer.layout for buffer in forward.buffers if buffer.source_node is not None}
+    received = {node.name: node.layout for node in backward.nodes if node.op == "placeholder"}
+    saved = [name for name in received if name in made and name in forward.output_names]
+
+    assert any("convolution" in name for name in saved)
+    assert {name: received[name] for name in saved} == {name: made[name] for name in saved}
+    convolutions = [layout for name, layout in received.items() if name.startswith("convolution")]
+    assert all(layout is not None and layout.memory_formats == ("channels_last",) for layout in convolutions)
 
 
 def test_where_a_batch_norm_reads_a_turned_tensor_layouts_matter_without_any_convolution() -> None:
