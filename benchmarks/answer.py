@@ -116,7 +116,14 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
     "vae": _vae,
 }
 
-CALL = """
+# What a user would run: the model, its input, the lines to paste, and nothing of ours.
+PLAIN = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import torch, answer
+torch.manual_seed(0)
+torch.set_num_threads({threads})
+model, (x,) = answer.NETWORKS[{network!r}]()
 training = {training}
 model.train(training)
 {lines}
@@ -128,22 +135,6 @@ def call():
     else:
         with torch.no_grad():
             model(x)
-"""
-# What a user would run: the model, its input, the lines to paste, and nothing of ours.
-CALLED = (
-    """
-import sys, time
-sys.path.insert(0, {folder!r})
-import torch, answer
-torch.manual_seed(0)
-torch.set_num_threads({threads})
-model, (x,) = answer.NETWORKS[{network!r}]()
-"""
-    + CALL
-)
-PLAIN = (
-    CALLED
-    + """
 with torch._inductor.config.patch(freezing={freezing}):
     call()
 for _ in range(5):
@@ -160,7 +151,6 @@ for word in sys.stdin:
         times.append(time.perf_counter() - start)
     print(min(times), flush=True)
 """
-)
 
 
 def main() -> None:
@@ -186,22 +176,17 @@ def main() -> None:
     print(_summary(done))
 
 
-def write_target(network: str, path: Path) -> None:
-    """A file that the command takes."""
-    path.write_text(
-        f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
-        f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
-        encoding="utf-8",
-    )
-
-
 def answered(network: str, mode: str, starts: int, reports: Path | None = None) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
         folder = reports or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{network}.py"
-        write_target(network, target)
+        target.write_text(
+            f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
+            f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
+            encoding="utf-8",
+        )
         saved = folder / f"{network}.{mode}.json"
         command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
         if reports is not None:
@@ -263,7 +248,7 @@ def times_of_all(
         counts = [(5 * number + at) % 41 if number else 0 for at in range(len(names))]
         held = [f"held = [bytes(100_000) for _ in range({count})]\n" for count in counts]
         chosen = [more + scripts[name] for more, name in zip(held, names, strict=True)]
-        found.append(dict(zip(names, in_turns(chosen, environment=KEEPS_MEMORY), strict=True)))
+        found.append(dict(zip(names, in_turns(chosen), strict=True)))
     return found
 
 
@@ -278,20 +263,12 @@ def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
     )
 
 
-def in_turns(
-    scripts: list[str],
-    rounds: int = ROUNDS,
-    calls: int = CALLS,
-    at_a_time: int = 2,
-    environment: dict[str, str] | None = None,
-) -> list[float]:
+def in_turns(scripts: list[str]) -> list[float]:
     """
-    Median over the rounds of each script's shortest call; one runs while the others wait.
+    Median over the rounds of each script's shortest call; one runs while the others wait. Two get ready side by side.
 
     Args:
         scripts: Each says a line when it is ready, and after each number of calls that it is told the seconds.
-        at_a_time: How many get ready beside each other.
-        environment: Of their processes, on top of this one's.
 
     Raises:
         RuntimeError: One ended.
@@ -306,16 +283,15 @@ def in_turns(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})},
+                    env={**os.environ, "PYTHONWARNINGS": "ignore", **KEEPS_MEMORY},
                 )
             )
-            if len(processes) >= at_a_time:
-                _answer_of(processes[-at_a_time])
-        for process in processes[max(len(processes) - at_a_time + 1, 0) :]:
-            _answer_of(process)
-        for number in range(rounds):
+            if len(processes) > 1:
+                _answer_of(processes[-2])
+        _answer_of(processes[-1])
+        for number in range(ROUNDS):
             for position in list(range(len(processes)))[:: -1 if number % 2 else 1]:
-                seconds[position].append(_turn(processes[position], calls))
+                seconds[position].append(_turn(processes[position]))
     finally:
         for process in processes:
             process.kill()
@@ -323,11 +299,11 @@ def in_turns(
     return [statistics.median(times) for times in seconds]
 
 
-def _turn(process: subprocess.Popen[str], calls: int) -> float:
+def _turn(process: subprocess.Popen[str]) -> float:
     """Seconds of the shortest call, after some that are not timed: a process that slept is slow at first."""
     stdin = process.stdin
     assert stdin is not None
-    stdin.write(f"{calls}\n")
+    stdin.write(f"{CALLS}\n")
     stdin.flush()
     return float(_answer_of(process))
 
