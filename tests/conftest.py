@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # has lowered. Children inherit it; what is about the cache turns it on.
 os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT", "0")
 
-SHARING = {"browser", "compile", "faults", "notebooks", "security"}
+SHARING = {"browser", "compile", "notebooks", "security"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

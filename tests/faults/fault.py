@@ -55,7 +55,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         environment: Variables of the command; ``{work}`` stands for the model's folder.
         files: Files beside the model, executable.
         limits: Limits of the process, by their names in ``resource``.
-        shell_tail: Redirections of the command.
+        output: A device that standard output goes to.
         interrupt: Signals sent to the command once the model waits, separated by commas.
         is_resumed: Whether a second run with ``--resume`` follows, which has to bring everything to its end.
         leaves: How names begin that may be left beside the saved record; nothing else may, and no process ever.
@@ -79,7 +79,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environment: dict[str, str] = {}
     files: dict[str, str] = {}
     limits: dict[str, int] = {}
-    shell_tail: str = ""
+    output: str = ""
     interrupt: str = ""
     is_resumed: bool = False
     leaves: tuple[str, ...] = ()

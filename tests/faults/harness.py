@@ -115,10 +115,9 @@ class Workplace:
         words += ["--force"] if resumed else []
         command = [sys.executable, "-c", _LAUNCH, json.dumps(fault.limits)]
         command += [sys.executable, "-m", "layoutdoctor", *words]
-        if fault.shell_tail:
-            command = ["sh", "-c", f'exec "$@" {fault.shell_tail}', "sh", *command]
         status = None
-        with (self.home / "out").open("wb") as out, (self.home / "err").open("wb") as err:
+        (self.home / "out").touch()
+        with Path(fault.output or self.home / "out").open("wb") as out, (self.home / "err").open("wb") as err:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
