@@ -15,18 +15,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import trace_reading
 from tabulate import tabulate
+from trace_reading import MIB, Cost, make_elsewhere, run
 
 from layoutdoctor.diagnosis.scan import ScannedRows
 from layoutdoctor.fleet.examining import examine_source
@@ -34,32 +30,14 @@ from layoutdoctor.fleet.scanning import parquet_file
 from layoutdoctor.fleet.sources import find_sources
 
 GIGABYTE = 1_000_000_000
-MIB = 2**20
 JOBS = 2
 ROWS = 10_000
 QUESTION = "select rule, rank, sum(seconds) from '{}' where is_counted group by all order by all"
 
 
-class Cost(NamedTuple):
-    """One process with all of its children."""
-
-    wall_seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    output: bytes
-
-
 def scan(folder: Path, jobs: int) -> Cost:
     """Runs the command as a user does."""
-    command = [sys.executable, "-m", "layoutdoctor", "scan", str(folder), "-q", "--jobs", str(jobs), "--format", "json"]
-    with tempfile.TemporaryFile() as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        assert os.waitstatus_to_exitcode(status) == 0, f"{' '.join(command)} failed"
-        output.seek(0)
-        return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, output.read())
+    return run("-m", "layoutdoctor", "scan", str(folder), "-q", "--jobs", str(jobs), "--format", "json")
 
 
 def links(trace: Path, folder: Path, count: int) -> Path:
@@ -146,8 +124,7 @@ def main() -> None:
     folder = arguments.folder / "large"
     folder.mkdir(exist_ok=True)
     large = folder / f"rank0-{copies}.json"
-    if not large.exists():
-        trace_reading.make_elsewhere(arguments.trace, large, copies)
+    make_elsewhere(arguments.trace, large, copies)
     cost = scan(folder, 1)
     gigabytes = large.stat().st_size / GIGABYTE
     row = {"files": f"1 of {gigabytes:.2f} GB", "jobs": 1, "wall s": cost.wall_seconds}
