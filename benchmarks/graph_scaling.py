@@ -6,14 +6,13 @@ The graphs are made by hand, in the proportions that Inductor leaves them in, so
 through the whole network and all of it is one region. The capture is measured on real FX graphs, traced and not
 compiled. Run from the repository root:
 
-    python benchmarks/graph_scaling.py [--sizes 1000 3000 10000] [--output FILE.json]
+    python benchmarks/graph_scaling.py [--sizes 1000 3000 10000]
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import time
 from pathlib import Path
@@ -208,49 +207,36 @@ def capture(size: int) -> dict[str, float]:
     with torch.no_grad():
         traced = make_fx(chain, tracing_mode="fake")(torch.zeros(1, 4, 6, 6), torch.zeros(4, 4, 3, 3))
     seconds: dict[str, float] = {}
-    nodes = timed(lambda: fx_nodes(traced), seconds, "FX nodes")
+    timed(lambda: fx_nodes(traced), seconds, "FX nodes")
     timed(lambda: not_understood_in(traced, ()), seconds, "not understood")
-    return {"nodes": float(len(nodes)), **seconds}
+    return seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 3000, 10000])
-    parser.add_argument("--shapes", nargs="+", default=["branches", "residual"])
     parser.add_argument("--repeats", type=int, default=3, help="the fastest one counts")
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     measured: dict[str, dict[int, dict[str, float]]] = {}
-    for shape in options.shapes:
+    for make in (branches, residual):
         for size in options.sizes:
-            graph = {"branches": branches, "residual": residual}[shape](size)
+            graph = make(size)
             runs = [walk(graph) for _ in range(options.repeats)]
-            measured.setdefault(shape, {})[size] = {name: min(run[name] for run in runs) for name in runs[0]}
-            print(shape, size, measured[shape][size], flush=True)
+            measured.setdefault(make.__name__, {})[size] = {name: min(run[name] for run in runs) for name in runs[0]}
+            print(make.__name__, size, measured[make.__name__][size], flush=True)
     for size in (size for size in options.sizes if size <= 3000):
         runs = [capture(size) for _ in range(options.repeats)]
         measured.setdefault("capture", {})[size] = {name: min(run[name] for run in runs) for name in runs[0]}
-    growth = report(measured)
-    if options.output is not None:
-        options.output.write_text(json.dumps({"seconds": measured, "growth_per_node": growth}, indent=1) + "\n")
-
-
-def report(measured: dict[str, dict[int, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Prints the table; returns how much the time of one node grows from the smallest graph to the largest."""
-    growth: dict[str, dict[str, float]] = {}
     rows = []
     for shape, by_size in measured.items():
         sizes = sorted(by_size)
         for name in by_size[sizes[0]]:
-            if name == "nodes":
-                continue
-            per_node = [by_size[size][name] / size for size in sizes]
-            growth.setdefault(shape, {})[name] = per_node[-1] / per_node[0]
-            times = [f"{by_size[size][name]:.3f}" for size in sizes]
-            verdict = "linear" if per_node[-1] < LIMIT * per_node[0] else "grows"
-            rows.append([shape, name, ", ".join(map(str, sizes)), ", ".join(times), growth[shape][name], verdict])
+            growth = by_size[sizes[-1]][name] / sizes[-1] / (by_size[sizes[0]][name] / sizes[0])
+            times = ", ".join(f"{by_size[size][name]:.3f}" for size in sizes)
+            rows.append(
+                [shape, name, ", ".join(map(str, sizes)), times, growth, "linear" if growth < LIMIT else "grows"]
+            )
     print(tabulate(rows, headers=["shape", "walk", "nodes", "seconds", "growth of a node's time", ""], floatfmt=".2f"))
-    return growth
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import statistics
 import time
 from pathlib import Path
@@ -106,7 +105,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where the files are made and kept")
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     trace = arguments.folder / "trace.json"
@@ -132,10 +130,6 @@ def main() -> None:
     question = asked(trace, arguments.folder)
     print(tabulate(rows, headers="keys", floatfmt=".2f"))
     print(tabulate([question], headers="keys", floatfmt=".3f"))
-    if arguments.output:
-        arguments.output.write_text(
-            json.dumps({"scans": rows, "question": question}, indent=1) + "\n", encoding="utf-8"
-        )
 
 
 if __name__ == "__main__":

@@ -177,7 +177,6 @@ def main() -> None:
     parser.add_argument("--copies", type=int, nargs="+", default=[], help="repetitions of the trace, such as 1 4 16")
     parser.add_argument("--folder", type=Path, help="where large files are made and kept; default: not kept")
     parser.add_argument("--repeats", type=int, default=3, help="the median counts")
-    parser.add_argument("--output", type=Path, help="JSON file of the results")
     options = parser.parse_args()
     compileall.compile_dir(ROOT / "layoutdoctor", quiet=1)  # as pip does with what it installs
     rows = measured("imports only", {name: imports for name, (imports, _) in READERS.items()}, "", options.repeats)
@@ -191,8 +190,6 @@ def main() -> None:
             make_elsewhere(options.trace, target, count)
             name = f"{target.name} ({target.stat().st_size / 1e6:.0f} MB)"
             rows += measured(name, codes, str(target), options.repeats)
-    if options.output is not None:
-        options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(tabulate(rows, headers="keys", floatfmt=".2f"))
 
 
