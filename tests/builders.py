@@ -17,6 +17,7 @@ from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTens
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
 from layoutdoctor.examination.choice import judge
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
+from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.recording.recording import Head, Recording
 
 IMAGE = (4, 64, 56, 56)
@@ -359,8 +360,7 @@ def a_trace(kernels: KernelSummary | None = None, **changes: Any) -> Diagnosis:
     subject = {"name": "trace.json.gz", "mode": "trace", "device": "cuda", "inputs": ()} | changes.pop("subject", {})
     environment = {"torch": None, "device_name": "NVIDIA H100 80GB HBM3"} | changes.pop("environment", {})
     whole = {name: changes.pop(name) for name in ("findings", "interrupted") if name in changes}
-    configuration = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
-    trial = Trial(**{"configuration": configuration, "status": "ok", "kernels": kernels, **changes})
+    trial = Trial(**{"configuration": RECORDED, "status": "ok", "kernels": kernels, **changes})
     return a_diagnosis(trial, subject=Subject(**subject), environment=Environment(**environment), **whole)
 
 

@@ -8,7 +8,8 @@ from builders import a_conversion, a_diagnosis, a_graph, a_pair, a_trial, channe
 
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
+from layoutdoctor.diagnosis.subject import Environment, Subject
+from layoutdoctor.recording.reading import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
 
 
-RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
 TO_NHWC = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>"
 TO_NCHW = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, true, false>"
 PADDING = "void cudnn::ops::nhwcAddPaddingKernel<__half, __half, float>"
