@@ -8,7 +8,7 @@ from textwrap import indent
 import msgspec
 
 _MODEL = """\
-import ctypes, os, signal, subprocess, threading, time
+import ctypes, os, signal, subprocess, time
 import torch
 from torch import nn
 import planting
