@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -350,17 +350,13 @@ def _summary(done: dict[str, Any]) -> str:
             for one, ratio in zip(verified, seen, strict=True)
         )
         lines.append(
-            f"{mode}: {len(rows)} networks, {_mean([row[3] for row in rows]):.2f}x the default (best possible "
-            f"{_mean([row[5] for row in rows]):.2f}x), regret {_mean(regret):.3f}, at most {max(regret):.3f}; "
+            f"{mode}: {len(rows)} networks, {geometric_mean([row[3] for row in rows]):.2f}x the default (best possible "
+            f"{geometric_mean([row[5] for row in rows]):.2f}x), regret {geometric_mean(regret):.3f}, "
+            f"at most {max(regret):.3f}; "
             f"of {len(verified)} verified promises {near} within 5 %, {inside} with the plain ratio in their interval; "
-            f"slower than the default: "
-            f"{sum(row[3] < 0.99 for row in rows)}"
+            f"slower than the default: {sum(row[3] < 0.99 for row in rows)}"
         )
     return "\n".join(lines)
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 if __name__ == "__main__":
