@@ -180,7 +180,7 @@ def walk(graph: Graph) -> dict[str, float]:
     seconds: dict[str, float] = {}
     (found,) = timed(lambda: with_graph_conversions([graph], 0), seconds, "conversions, breakers")
     launched = [a_kernel(name, 1e-5, library="inductor", graph=graph.name) for name in graph.kernel_names]
-    costed = timed(lambda: with_costs(found, launched, 1e10), seconds, "costs")
+    (costed,) = timed(lambda: with_costs([found], launched, 1e10), seconds, "costs")
     pairs = timed(lambda: redundant_pairs([costed], ()), seconds, "pairs")
     known = timed(
         lambda: with_breaker_costs(without_round_trips(costed, pairs), costed.conversions), seconds, "breaker costs"
