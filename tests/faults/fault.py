@@ -23,7 +23,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(8, 8, 3, padding=1)
-{build}
+
     def forward(self, x):
         strike()
         return self.conv(x)
@@ -49,7 +49,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         plant: What the model does there.
         once: Whether it does so only the first time.
         before: Code of the model file, run when it is loaded.
-        build: Code at the end of the model's ``__init__``.
         configurations: Those that are tried.
         options: More of the command line.
         environment: Variables of the command; ``{work}`` stands for the model's folder.
@@ -73,7 +72,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     plant: str = "pass"
     once: bool = False
     before: str = ""
-    build: str = ""
     configurations: str = "eager,eager-channels-last"
     options: str = ""
     environment: dict[str, str] = {}
@@ -94,7 +92,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             of=self.of,
             once=self.once,
             plant=indent(self.plant, " " * 8),
-            build=indent(self.build, " " * 8),
         )
 
     @property
