@@ -113,5 +113,5 @@ def test_a_fresh_recording_examines_the_same(name: str) -> None:
     if is_same_library:
         assert codes_of(fresh) == codes_of(before)
     for recorded, configuration, _ in REORDERS:
-        if recorded == name and fresh.trial(configuration) is not None:
+        if recorded == name and configuration in [trial.name for trial in fresh.trials]:
             assert len(reorders(fresh, configuration)) == count_reorders(wanted, configuration), configuration
