@@ -30,10 +30,10 @@ demo: $(STAMP) compiler ## diagnose examples/conv3d_stack.py
 quick: $(STAMP) ## run the tests that need no compiler and no second each: a minute
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compile and not slow and not thorough" $(QUICK)
 
-test: $(STAMP) compiler ## run the tests without the long sweeps, a few compiles among them
+test: $(STAMP) compiler ## run the tests but those that take long, a few compiles among them
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
-test-all: $(STAMP) compiler ## run all tests, the long sweeps too
+test-all: $(STAMP) compiler ## run all tests; .ci/sweep runs some over many more cases
 	$(BIN)/python -m pytest $(PYTEST)
 
 coverage: $(STAMP) compiler ## run the tests under coverage and show what no test reaches

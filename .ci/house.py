@@ -7,6 +7,7 @@ The size of the package beside its budget, and which module imports which.
 from __future__ import annotations
 
 import ast
+import graphlib
 import io
 import sys
 import tokenize
@@ -86,37 +87,17 @@ def _collect(node: ast.AST, found: dict[str, bool], *, late: bool) -> None:
         _collect(child, found, late=late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-def circles(*, late: bool = False) -> list[list[str]]:
-    """Groups of modules that import each other; imports within functions count only where asked for."""
+def circle() -> list[str]:
+    """Modules that import each other, one after the other; imports within functions do not count."""
     edges = {
-        module: {name for name, is_late in imports_of(module).items() if name in MODULES and (late or not is_late)}
+        module: {name for name, is_late in imports_of(module).items() if name in MODULES and not is_late}
         for module in MODULES
     }
-    while True:  # modules that import nothing that is left are in no circle
-        free = [module for module, targets in edges.items() if not targets & set(edges)]
-        if not free:
-            break
-        for module in free:
-            del edges[module]
-    left, found = set(edges), []
-    while left:
-        start = min(left)
-        group = {start} | (_reach(start, edges) & {module for module in left if start in _reach(module, edges)})
-        left -= group
-        if len(group) > 1:
-            found.append(sorted(group))
-    return found
-
-
-def _reach(start: str, edges: dict[str, set[str]]) -> set[str]:
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        for name in edges[todo.pop()] & set(edges):
-            if name not in seen:
-                seen.add(name)
-                todo.append(name)
-    return seen
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -126,9 +107,7 @@ def line_counts(text: str) -> tuple[int, int]:
     """All lines of a file, and those that hold code: what is no docstring, comment or blank."""
     spare: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node):
             spare.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     kept = set()
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -183,7 +162,7 @@ def main() -> int:
             note = "  over its budget: delete something, or raise .ci/house_budget.txt and say why" if is_more else ""
             print(f"{part:15} {modules:7} {most_modules:8} {lines:8} {most_lines:8}{note}")
     if not only_over:
-        print(f"circles {len(circles())}, imports upward {len(UPWARD)}, longest functions")
+        print(f"circle {circle() or 'none'}, imports upward {len(UPWARD)}, longest functions")
         longest = sorted((item for module in MODULES for item in functions_of(module)), reverse=True)
         for length, name in longest[:5]:
             print(f"  {length:4} {name}")

@@ -1,7 +1,7 @@
 """
 Runs the capture tests and a probe of every capability with several versions of torch, one after the other, on the CPU.
 
-    python .ci/version_matrix.py 2.7.1 2.11.0 2.13.0 2.15.0 [--keep] [--environments DIR] [--no-tests]
+    python .ci/version_matrix.py 2.7.1 2.11.0 2.13.0 2.15.0 [--keep]
 
 Each version gets a virtual environment of its own outside the repository: torch with the triton that belongs to it,
 what layoutdoctor needs, and what its capture tests need. A wheel with CUDA takes several GB and some minutes to
@@ -45,54 +45,34 @@ TEST_SECONDS = 2400
 PROBE_SECONDS = 1200
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """
-    Runs the matrix.
-
-    Args:
-        arguments: The command line without the program's name.
-    """
+def main() -> int:
+    """Runs the matrix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="+", metavar="VERSION", help="a version of torch, such as 2.13.0")
     parser.add_argument("--keep", action="store_true", help="do not delete the environments")
-    parser.add_argument("--environments", type=Path, help="folder for the environments; the default is a temporary one")
-    parser.add_argument("--no-tests", action="store_true", help="the probe only, which takes a minute or two")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where to write the results")
-    options = parser.parse_args(arguments)
-    folder = options.environments or Path(tempfile.gettempdir()) / "layoutdoctor-version-matrix"
-    known = _known_results(options.output)
+    options = parser.parse_args()
+    # A run for one version does not throw the results of the others away.
+    known = json.loads(RESULTS.read_text(encoding="utf-8"))["versions"]
     with tempfile.TemporaryDirectory(prefix="layoutdoctor-matrix-") as directory:
         copy = Path(directory) / "repository"
         shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(*LEFT_OUT_OF_THE_COPY))
         for version in options.versions:
-            environment = folder / f"torch-{version}"
-            before = known.get(version, {}).get("tests")
-            known[version] = _results_of(version, environment, copy, with_tests=not options.no_tests)
-            if options.no_tests and before is not None:
-                known[version]["tests"] = before  # with their own date
-            _write(options.output, known)  # at once: a later version may fail to install
+            environment = Path(tempfile.gettempdir()) / "layoutdoctor-version-matrix" / f"torch-{version}"
+            known[version] = _results_of(version, environment, copy)
+            ordered = {version: known[version] for version in sorted(known, key=_sortable)}
+            # At once: a later version may fail to install.
+            RESULTS.write_text(json.dumps({"versions": ordered}, indent=2) + "\n", encoding="utf-8")
             if not options.keep:
                 shutil.rmtree(environment, ignore_errors=True)
     sys.stdout.write(f"{markdown_table(known)}\n")
-    complete = all("error" not in known[version] for version in options.versions)
-    return 0 if complete else 1
-
-
-def _known_results(path: Path) -> dict[str, Any]:
-    """Earlier results: a run for one version does not throw those of the others away."""
-    return json.loads(path.read_text(encoding="utf-8"))["versions"] if path.is_file() else {}
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    ordered = {version: results[version] for version in sorted(results, key=_sortable)}
-    path.write_text(json.dumps({"versions": ordered}, indent=2) + "\n", encoding="utf-8")
+    return int(any("error" in known[version] for version in options.versions))
 
 
 def _sortable(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _results_of(version: str, environment: Path, copy: Path, *, with_tests: bool) -> dict[str, Any]:
+def _results_of(version: str, environment: Path, copy: Path) -> dict[str, Any]:
     """What was found with one version; ``error`` says why nothing was."""
     today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     found: dict[str, Any] = {"date": today}
@@ -108,13 +88,12 @@ def _results_of(version: str, environment: Path, copy: Path, *, with_tests: bool
         if not answer.is_file():
             return {**found, "error": f"the probe ended with {status}: {_last_line(text)}"}
         found |= json.loads(answer.read_text(encoding="utf-8"))
-    if with_tests:
-        _say(f"torch {version}: running the capture tests")
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
-        status, text = _run(command, copy, TEST_SECONDS)
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
-        found["tests"] = {"date": today, "status": status, "summary": _last_line(text), "failed": sorted(set(failed))}
-        _say(f"torch {version}: {_last_line(text)}")
+    _say(f"torch {version}: running the capture tests")
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    status, text = _run(command, copy, TEST_SECONDS)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    found["tests"] = {"status": status, "summary": _last_line(text), "failed": sorted(set(failed))}
+    _say(f"torch {version}: {_last_line(text)}")
     return found
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -59,50 +59,17 @@ def expect(is_there: object, otherwise: str) -> None:
         raise MissingError(otherwise)
 
 
-class Probe:
-    """Runs one check after the other, and each diagnosis that several of them look at once."""
-
-    def __init__(self) -> None:
-        self.results: dict[str, dict[str, str]] = {}
-        self._diagnoses: dict[str, Diagnosis | Exception] = {}
-
-    def check(self, name: str, look: Callable[[], str]) -> None:
-        """Notes what a check saw; whatever it raises is the reason why not."""
-        try:
-            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-                warnings.simplefilter("ignore")
-                self.results[name] = {"works": "yes", "why": look()}
-        except MissingError as missing:
-            self.results[name] = {"works": "no", "why": str(missing)}
-        except BaseException as error:  # any failure is a result of the probe
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            self.results[name] = {"works": "no", "why": f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]}
-        found = self.results[name]
-        sys.stderr.write(f"{name:<22} {found['works']:<4} {found['why']}\n")
-
-    def diagnosis(self, name: str) -> Diagnosis:
-        """One of the diagnoses, made at its first use."""
-        if name not in self._diagnoses:
-            try:
-                self._diagnoses[name] = _DIAGNOSES[name]()
-            except Exception as error:  # raised again for every check that needs it
-                self._diagnoses[name] = error
-        found = self._diagnoses[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def trial(self, diagnosis: str, configuration: str) -> Trial:
-        """A trial that ran."""
-        trial = next(t for t in self.diagnosis(diagnosis).trials if t.configuration.name == configuration)
-        expect(trial.failure is None, f"{trial.failure.message if trial.failure else ''}")
-        return trial
-
-    def graphs(self, diagnosis: str, configuration: str = "inductor") -> tuple[Graph, ...]:
-        """The graphs of a trial."""
-        graphs = self.trial(diagnosis, configuration).graphs
-        expect(graphs, "no graph was recorded")
-        return graphs
+def check(look: Callable[[], str]) -> dict[str, str]:
+    """Whether a capability works, and what was seen; whatever the check raises is the reason why not."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return {"works": "yes", "why": look()}
+    except MissingError as missing:
+        return {"works": "no", "why": str(missing)}
+    except BaseException as error:  # any failure is a result of the probe
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return {"works": "no", "why": f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]}
 
 
 def _images() -> torch.Tensor:
@@ -126,6 +93,26 @@ _DIAGNOSES: dict[str, Callable[[], Diagnosis]] = {
 }
 
 
+@cache
+def diagnosis(name: str) -> Diagnosis:
+    """One of the diagnoses, which several checks look at."""
+    return _DIAGNOSES[name]()
+
+
+def trial(name: str, configuration: str) -> Trial:
+    """A trial that ran, of one of the diagnoses."""
+    found = next(t for t in diagnosis(name).trials if t.configuration.name == configuration)
+    expect(found.failure is None, f"{found.failure.message if found.failure else ''}")
+    return found
+
+
+def graphs(name: str, configuration: str = "inductor") -> tuple[Graph, ...]:
+    """The graphs of a trial."""
+    found = trial(name, configuration).graphs
+    expect(found, "no graph was recorded")
+    return found
+
+
 def _decision(graph: Graph) -> str:
     decision = graph.decision
     expect(decision is not None, f"the {graph.direction} graph has no decision card: {graph.hook_failure}")
@@ -134,36 +121,28 @@ def _decision(graph: Graph) -> str:
     return said
 
 
-def decision_cards(probe: Probe) -> str:
+def decision_cards() -> str:
     """Each graph's decision with the rule behind it."""
-    off = probe.graphs("inference", "inductor-layout-opt-off")[0]
-    cards = [_decision(graph) for graph in (*probe.graphs("inference"), *probe.graphs("training"))]
+    off = graphs("inference", "inductor-layout-opt-off")[0]
+    cards = [_decision(graph) for graph in (*graphs("inference"), *graphs("training"))]
     expect(off.decision is not None and off.decision.rule == "config-off", f"switched off, it says {_decision(off)}")
     return ", ".join(cards)
 
 
-def fx_graphs(probe: Probe) -> str:
+def fx_graphs() -> str:
     """Nodes with layouts, source lines and modules."""
-    graph = probe.graphs("inference")[0]
+    graph = graphs("inference")[0]
     expect(graph.hook_failure is None, f"{graph.hook_failure}")
     found = [node for node in graph.nodes if "convolution" in node.target]
-    expect(len(found) == 2 and all(node.layout for node in found), "convolutions without a layout")
-    without = [what for what, values in _of_nodes(found).items() if None in values]
-    expect(not without, f"nodes have no {', '.join(without)}")
+    expect(len(found) == 2, f"{len(found)} convolutions of 2")
+    for what in ("layout", "location", "module", "called"):
+        expect(all(getattr(node, what) for node in found), f"nodes have no {what}")
     return f"{len(graph.nodes)} nodes with layout, line, module and what the model called"
 
 
-def _of_nodes(nodes: list[Any]) -> dict[str, list[Any]]:
-    return {
-        "source line": [node.location for node in nodes],
-        "module": [node.module for node in nodes],
-        "name of what was called": [node.called for node in nodes],
-    }
-
-
-def buffers(probe: Probe) -> str:
+def buffers() -> str:
     """Inductor's buffers, their layouts and how their loops read."""
-    graph = probe.graphs("inference")[0]
+    graph = graphs("inference")[0]
     problems = {buffer.problem for buffer in graph.buffers if buffer.problem is not None}
     expect(graph.buffers and not problems, f"{len(graph.buffers)} buffers, {', '.join(sorted(problems))}")
     expect(any(b.is_user_output for b in graph.buffers), "which buffer the caller sees is not known")
@@ -171,78 +150,77 @@ def buffers(probe: Probe) -> str:
     return f"{len(graph.buffers)} buffers, {len(graph.conversions)} conversions"
 
 
-def kernel_names(probe: Probe) -> str:
+def kernel_names() -> str:
     """Names of the generated kernels and which buffers they write."""
-    graph = probe.graphs("inference")[0]
+    graph = graphs("inference")[0]
     expect(graph.kernel_names, "no kernel name was recorded")
     expect({b.kernel for b in graph.buffers} & set(graph.kernel_names), "no buffer knows its kernel")
     return ", ".join(graph.kernel_names[:2])
 
 
-def forward_and_backward(probe: Probe) -> str:
+def forward_and_backward() -> str:
     """Training gives a forward and a backward graph."""
-    directions = [graph.direction for graph in probe.graphs("training")]
+    directions = [graph.direction for graph in graphs("training")]
     expect(directions == ["forward", "backward"], f"graphs: {directions}")
     return "one graph each"
 
 
-def freezing(probe: Probe) -> str:
+def freezing() -> str:
     """A frozen model's graph, with its weights packed."""
-    graph = probe.graphs("inference", "inductor-freezing")[0]
+    graph = graphs("inference", "inductor-freezing")[0]
     packed = [buffer.kernel for buffer in graph.buffers if "mkldnn" in (buffer.kernel or "")]
     expect(packed, f"no packed convolution among {[b.kernel for b in graph.buffers]}")
     return f"{len(packed)} convolutions packed"
 
 
-def kernel_list(probe: Probe) -> str:
+def kernel_list() -> str:
     """What ran, from the profiler, with generated kernels by their names."""
-    summary = probe.trial("inference", "inductor").kernels
+    summary = trial("inference", "inductor").kernels
     expect(summary is not None and summary.kernels, "no kernel list")
     generated = [kernel for kernel in summary.kernels if kernel.library == "inductor"]
     expect(generated, f"no generated kernel among {[k.name for k in summary.kernels]}")
     return f"{len(summary.kernels)} kernels, {len(generated)} of them generated; lacks: {list(summary.lacks) or 'none'}"
 
 
-def onednn_log(probe: Probe) -> str:
+def onednn_log() -> str:
     """The primitives of oneDNN's verbose log, and its reorders."""
-    environment = probe.diagnosis("inference").environment
+    environment = diagnosis("inference").environment
     expect(environment.onednn is not None, "no log was captured")
-    summary = probe.trial("inference", "eager").kernels
+    summary = trial("inference", "eager").kernels
     expect(summary is not None and summary.conversions, f"oneDNN {environment.onednn}, but no reorder found in it")
     return f"oneDNN {environment.onednn} ({environment.onednn_isa}), {len(summary.conversions)} reorders"
 
 
-def peak_memory(probe: Probe) -> str:
+def peak_memory() -> str:
     """Bytes of tensors alive at once."""
-    measured = probe.trial("inference", "inductor").measurement
+    measured = trial("inference", "inductor").measurement
     expect(measured is not None and measured.peak_memory_bytes, "the profiler recorded no allocation")
     least = 2 * CHANNELS * 24 * 24 * 4
     expect(measured.peak_memory_bytes >= least, f"{measured.peak_memory_bytes} bytes, less than one activation")
     return f"{measured.peak_memory_bytes} bytes"
 
 
-def eager_graph(probe: Probe) -> str:
+def eager_graph() -> str:
     """Eager operations in forward and backward, with modules."""
-    graph = probe.graphs("training", "eager")[0]
+    graph = graphs("training", "eager")[0]
     expect(graph.hook_failure is None, f"{graph.hook_failure}")
     backward = [node for node in graph.nodes if node.backward]
     expect(backward and any(node.module == "first" for node in backward), "backward operations have no module")
     return f"{len(graph.nodes)} operations, {len(backward)} of them in the backward"
 
 
-def static(probe: Probe, mode: str) -> str:
+def static(mode: str) -> str:
     """Lowering for a GPU that is not there."""
-    graphs = probe.graphs(f"static {mode}")
-    expect(all(graph.buffers for graph in graphs), "a graph has no buffers")
-    said = ", ".join(_decision(graph) for graph in graphs)
-    names = [name for graph in graphs for name in graph.kernel_names]
+    lowered = graphs(f"static {mode}")
+    expect(all(graph.buffers for graph in lowered), "a graph has no buffers")
+    said = ", ".join(_decision(graph) for graph in lowered)
+    names = [name for graph in lowered for name in graph.kernel_names]
     expect(names, f"{said}; no Triton kernel has a name")
     return f"{said}; {len(names)} Triton kernels"
 
 
-def graph_breaks(probe: Probe) -> str:
+def graph_breaks() -> str:
     """A graph break and its reason."""
-    del probe
 
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x.relu()
@@ -255,9 +233,8 @@ def graph_breaks(probe: Probe) -> str:
     return capture.graph_break_reasons[0][:100]
 
 
-def recompiles(probe: Probe) -> str:
+def recompiles() -> str:
     """A compile because of another shape, and the guard that failed."""
-    del probe
     compiled = torch.compile(lambda x: x.sin() + 1)
     with compile_settings({}), CompileCapture() as capture:
         compiled(torch.ones(3))
@@ -266,40 +243,8 @@ def recompiles(probe: Probe) -> str:
     return capture.recompile_reasons[0][:100]
 
 
-def state_restored(probe: Probe) -> str:
-    """Settings and the caller's own compiled function are as before a diagnosis."""
-    del probe
-    import torch._dynamo.config
-    import torch._functorch.config
-    import torch._inductor.config
-    from torch._dynamo.testing import CompileCounter
-
-    def settings() -> list[dict[str, Any]]:
-        modules = (torch._dynamo.config, torch._functorch.config, torch._inductor.config)
-        return [module.get_config_copy() for module in modules]
-
-    counter = CompileCounter()
-    own, model, images = torch.compile(Chain().eval(), backend=counter), Chain(), _images()
-    with torch.no_grad():
-        own(images)
-        before, compiled, random_state = settings(), counter.frame_count, torch.get_rng_state()
-        layoutdoctor.diagnose(model, images, configurations=("eager", "inductor"), budget_seconds=0.5)
-        own(images)
-    changed = [
-        name
-        for old, new in zip(before, settings(), strict=True)
-        for name in old.keys() | new.keys()
-        if old.get(name) != new.get(name)
-    ]
-    expect(not changed, f"settings changed: {', '.join(changed)}")
-    expect(torch.equal(random_state, torch.get_rng_state()), "the random state changed")
-    expect(counter.frame_count == compiled, "the caller's compiled model was compiled again")
-    return "settings, random state and the caller's compiled model are as before"
-
-
-def exported_program(probe: Probe) -> str:
+def exported_program() -> str:
     """An exported program in a .pt2 file, loaded and run."""
-    del probe
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "chain.pt2"
         torch.export.save(torch.export.export(Chain().eval(), (_images(),)), str(path))
@@ -308,42 +253,20 @@ def exported_program(probe: Probe) -> str:
     return f"{type(loaded.model).__name__}, output {list(output.shape)}"
 
 
-_MODEL_FILE = """
-import torch
-
-model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU())
-example_input = torch.randn(1, 8, 12, 12)
-"""
-
-
-def isolated(probe: Probe) -> str:
-    """The command, whose work is done in a child process."""
-    del probe
-    with tempfile.TemporaryDirectory() as directory:
-        path, saved = Path(directory) / "model.py", Path(directory) / "diagnosis.json"
-        path.write_text(_MODEL_FILE, encoding="utf-8")
-        options = ["--configurations", "eager,inductor", "--budget", "1", "--output", str(saved)]
-        command = [sys.executable, "-m", "layoutdoctor", str(path), *options]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        expect(ended.returncode == 0, f"exit status {ended.returncode}: {' '.join(ended.stderr.split())[-200:]}")
-        diagnosis = layoutdoctor.load(str(saved))
-    return ", ".join(f"{trial.configuration.name} {trial.status}" for trial in diagnosis.trials)
-
-
-def nothing_lost(probe: Probe) -> str:
+def nothing_lost() -> str:
     """No note of any trial says that something was not recorded."""
     notes = [
         note
         for name in _DIAGNOSES
-        for trial in probe.diagnosis(name).trials
-        for note in (*trial.notes, *(graph.hook_failure for graph in trial.graphs if graph.hook_failure))
+        for one in diagnosis(name).trials
+        for note in (*one.notes, *(graph.hook_failure for graph in one.graphs if graph.hook_failure))
         if "not recorded" in note or "cannot hook" in note
     ]
     expect(not notes, "; ".join(dict.fromkeys(notes)))
     return "no note of a trial says that something was not recorded"
 
 
-CAPABILITIES: tuple[tuple[str, Callable[[Probe], str]], ...] = (
+CAPABILITIES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("decision card", decision_cards),
     ("FX graph", fx_graphs),
     ("buffers and loops", buffers),
@@ -354,13 +277,11 @@ CAPABILITIES: tuple[tuple[str, Callable[[Probe], str]], ...] = (
     ("oneDNN log", onednn_log),
     ("peak memory", peak_memory),
     ("eager graph", eager_graph),
-    ("target, inference", lambda probe: static(probe, "inference")),
-    ("target, training", lambda probe: static(probe, "training")),
+    ("target, inference", lambda: static("inference")),
+    ("target, training", lambda: static("training")),
     ("graph breaks", graph_breaks),
     ("recompiles", recompiles),
-    ("state restored", state_restored),
     (".pt2 file", exported_program),
-    ("run in a child", isolated),
     ("nothing lost", nothing_lost),
 )
 
@@ -372,23 +293,24 @@ def _yes_or_no(answer: bool | None) -> str:
 def main() -> int:
     """Tries everything and writes what was found."""
     torch.manual_seed(0)
-    probe = Probe()
+    results = {}
     for name, look in CAPABILITIES:
-        probe.check(name, lambda look=look: look(probe))
+        results[name] = found = check(look)
+        sys.stderr.write(f"{name:<22} {found['works']:<4} {found['why']}\n")
     cuda = torch.version.cuda
-    found = {
+    facts = {
         "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "triton": triton_version(),
         "build": "CPU" if cuda is None else f"CUDA {cuda}",
-        "notes": list(probe.diagnosis("inference").subject.notes),
+        "notes": list(diagnosis("inference").subject.notes),
         "facts": {
             "torch decides about backward graphs by their convolutions": _yes_or_no(counts_backward_convolutions()),
             "nested_compile_region": _yes_or_no(hasattr(torch.compiler, "nested_compile_region")),
         },
-        "capabilities": probe.results,
+        "capabilities": results,
     }
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=2), encoding="utf-8")
+    Path(sys.argv[1]).write_text(json.dumps(facts, indent=2), encoding="utf-8")
     return 0
 
 

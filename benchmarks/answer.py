@@ -4,8 +4,7 @@ Is the answer right? Networks that nobody here wrote, diagnosed, and timed by a 
 Each network is diagnosed by the command. Then every configuration of the whole space is written down as the lines that
 a report would give, and run by a script that knows nothing of layoutdoctor: each in processes of its own, several
 starts, in turns with torch.compile's default; then the default, what was recommended and the best several times more.
-Prints what was recommended, what was promised, what the plain script saw of it, and the best that it saw at all; and
-how well the plain script agrees with itself, one half of its starts with the other.
+Prints what was recommended, what was promised, what the plain script saw of it, and the best that it saw at all.
 
     pip install transformers diffusers
     python benchmarks/answer.py --output answer.json
@@ -18,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -116,7 +115,14 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
     "vae": _vae,
 }
 
-CALL = """
+# What a user would run: the model, its input, the lines to paste, and nothing of ours.
+PLAIN = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import torch, answer
+torch.manual_seed(0)
+torch.set_num_threads({threads})
+model, (x,) = answer.NETWORKS[{network!r}]()
 training = {training}
 model.train(training)
 {lines}
@@ -128,22 +134,6 @@ def call():
     else:
         with torch.no_grad():
             model(x)
-"""
-# What a user would run: the model, its input, the lines to paste, and nothing of ours.
-CALLED = (
-    """
-import sys, time
-sys.path.insert(0, {folder!r})
-import torch, answer
-torch.manual_seed(0)
-torch.set_num_threads({threads})
-model, (x,) = answer.NETWORKS[{network!r}]()
-"""
-    + CALL
-)
-PLAIN = (
-    CALLED
-    + """
 with torch._inductor.config.patch(freezing={freezing}):
     call()
 for _ in range(5):
@@ -160,7 +150,6 @@ for word in sys.stdin:
         times.append(time.perf_counter() - start)
     print(min(times), flush=True)
 """
-)
 
 
 def main() -> None:
@@ -186,22 +175,17 @@ def main() -> None:
     print(_summary(done))
 
 
-def write_target(network: str, path: Path) -> None:
-    """A file that the command takes."""
-    path.write_text(
-        f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
-        f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
-        encoding="utf-8",
-    )
-
-
 def answered(network: str, mode: str, starts: int, reports: Path | None = None) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
         folder = reports or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{network}.py"
-        write_target(network, target)
+        target.write_text(
+            f"import sys; sys.path.insert(0, {str(HERE.parent)!r})\n"
+            f"import answer\nget_module = answer.NETWORKS[{network!r}]\n",
+            encoding="utf-8",
+        )
         saved = folder / f"{network}.{mode}.json"
         command = [sys.executable, "-m", "layoutdoctor", "-q", str(target), "--mode", mode, "--output", str(saved)]
         if reports is not None:
@@ -263,7 +247,7 @@ def times_of_all(
         counts = [(5 * number + at) % 41 if number else 0 for at in range(len(names))]
         held = [f"held = [bytes(100_000) for _ in range({count})]\n" for count in counts]
         chosen = [more + scripts[name] for more, name in zip(held, names, strict=True)]
-        found.append(dict(zip(names, in_turns(chosen, environment=KEEPS_MEMORY), strict=True)))
+        found.append(dict(zip(names, in_turns(chosen), strict=True)))
     return found
 
 
@@ -278,20 +262,12 @@ def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
     )
 
 
-def in_turns(
-    scripts: list[str],
-    rounds: int = ROUNDS,
-    calls: int = CALLS,
-    at_a_time: int = 2,
-    environment: dict[str, str] | None = None,
-) -> list[float]:
+def in_turns(scripts: list[str]) -> list[float]:
     """
-    Median over the rounds of each script's shortest call; one runs while the others wait.
+    Median over the rounds of each script's shortest call; one runs while the others wait. Two get ready side by side.
 
     Args:
         scripts: Each says a line when it is ready, and after each number of calls that it is told the seconds.
-        at_a_time: How many get ready beside each other.
-        environment: Of their processes, on top of this one's.
 
     Raises:
         RuntimeError: One ended.
@@ -306,16 +282,15 @@ def in_turns(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})},
+                    env={**os.environ, "PYTHONWARNINGS": "ignore", **KEEPS_MEMORY},
                 )
             )
-            if len(processes) >= at_a_time:
-                _answer_of(processes[-at_a_time])
-        for process in processes[max(len(processes) - at_a_time + 1, 0) :]:
-            _answer_of(process)
-        for number in range(rounds):
+            if len(processes) > 1:
+                _answer_of(processes[-2])
+        _answer_of(processes[-1])
+        for number in range(ROUNDS):
             for position in list(range(len(processes)))[:: -1 if number % 2 else 1]:
-                seconds[position].append(_turn(processes[position], calls))
+                seconds[position].append(_turn(processes[position]))
     finally:
         for process in processes:
             process.kill()
@@ -323,11 +298,11 @@ def in_turns(
     return [statistics.median(times) for times in seconds]
 
 
-def _turn(process: subprocess.Popen[str], calls: int) -> float:
+def _turn(process: subprocess.Popen[str]) -> float:
     """Seconds of the shortest call, after some that are not timed: a process that slept is slow at first."""
     stdin = process.stdin
     assert stdin is not None
-    stdin.write(f"{calls}\n")
+    stdin.write(f"{CALLS}\n")
     stdin.flush()
     return float(_answer_of(process))
 
@@ -347,7 +322,7 @@ def _rows(done: dict[str, Any]) -> list[list[Any]]:
         ratios = answer["ratios"]
         # A derived configuration, such as one with a cure, is not in the space that was tried plainly.
         seen = ratios.get(chosen)
-        starts = answer.get("start_ratios") or {other: [] for other in ratios}
+        starts = answer["start_ratios"]
         most = max(map(len, starts.values()))
         # One start of many is the best by luck: the best is one of those that were started again.
         best = max((other for other in ratios if len(starts[other]) == most), key=lambda other: ratios[other])
@@ -367,33 +342,21 @@ def _summary(done: dict[str, Any]) -> str:
         if not rows:
             continue
         regret = [row[5] / row[3] for row in rows]
-        answers = [answer for name, answer in done.items() if name.endswith(mode) and "start_ratios" in answer]
-        kept = [_promise_kept(answer) for answer in answers if answer["verified"]]
-        near, inside, alike = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0, 0)
+        verified = [answer for name, answer in done.items() if name.endswith(mode) and answer["verified"]]
+        seen = [statistics.median(answer["start_ratios"][answer["recommended"]]) for answer in verified]
+        near = sum(abs(one["promised"] / ratio - 1) <= 0.05 for one, ratio in zip(verified, seen, strict=True))
+        inside = sum(
+            one["promised_interval"][0] <= ratio <= one["promised_interval"][1]
+            for one, ratio in zip(verified, seen, strict=True)
+        )
         lines.append(
-            f"{mode}: {len(rows)} networks, {_mean([row[3] for row in rows]):.2f}x the default (best possible "
-            f"{_mean([row[5] for row in rows]):.2f}x), regret {_mean(regret):.3f}, at most {max(regret):.3f}; "
-            f"of {len(kept)} verified promises {near} within 5 %, {inside} with the plain ratio in their interval; "
-            f"the plain script's halves within 5 % of each other: {alike}; slower than the default: "
-            f"{sum(row[3] < 0.99 for row in rows)}"
+            f"{mode}: {len(rows)} networks, {geometric_mean([row[3] for row in rows]):.2f}x the default (best possible "
+            f"{geometric_mean([row[5] for row in rows]):.2f}x), regret {geometric_mean(regret):.3f}, "
+            f"at most {max(regret):.3f}; "
+            f"of {len(verified)} verified promises {near} within 5 %, {inside} with the plain ratio in their interval; "
+            f"slower than the default: {sum(row[3] < 0.99 for row in rows)}"
         )
     return "\n".join(lines)
-
-
-def _promise_kept(answer: dict[str, Any]) -> tuple[bool, bool, bool]:
-    """
-    Whether what was promised is within 5 % of what the plain script saw, whether that is in the promised interval, and
-    whether every other start of the plain script tells within 5 % what those between them tell.
-    """
-    low, high = answer["promised_interval"]
-    starts = answer["start_ratios"][answer["recommended"]]
-    seen = statistics.median(starts)
-    halves = statistics.median(starts[::2]) / statistics.median(starts[1::2])
-    return abs(answer["promised"] / seen - 1) <= 0.05, low <= seen <= high, abs(halves - 1) <= 0.05
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 if __name__ == "__main__":

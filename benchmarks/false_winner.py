@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import torch
 from tabulate import tabulate
 from torch import nn
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 SLOWDOWN = 0.05
 CONFIGURATIONS = ("eager", "eager-channels-last")
@@ -48,7 +47,6 @@ class Outcome(NamedTuple):
 
     ratio: Ratio
     is_verified: bool
-    round_count: int
     other_cores: float | None
     seconds: float
 
@@ -76,9 +74,11 @@ class Elements(nn.Module):
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=100, help="diagnoses of each model (default: 100)")
+    parser.add_argument("--busy", type=int, default=0, help="cores to keep busy with child processes (default: 0)")
+    parser.add_argument("--output", type=Path, help="write every interval to this JSON file")
+    arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         for _ in range(arguments.busy):
             stack.enter_context(busy_process())
@@ -88,18 +88,9 @@ def main() -> None:
                 found.append(diagnose_once(name, number))
                 print(f"{name}: {found[-1].ratio.verdict} in {format_seconds(found[-1].seconds)}", flush=True)
                 if arguments.output:
-                    arguments.output.write_text(json.dumps(as_json(arguments, outcomes), indent=1) + "\n", "utf-8")
+                    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes), indent=1))
     print(describe(arguments, [outcome for found in outcomes.values() for outcome in found]))
     print(tabulate(summarize(outcomes), headers="keys", floatfmt=".3f"))
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=100, help="diagnoses of each model (default: 100)")
-    parser.add_argument("--busy", type=int, default=0, help="cores to keep busy with child processes (default: 0)")
-    parser.add_argument("--threads", type=int, help="threads of torch (default: as torch chooses)")
-    parser.add_argument("--output", type=Path, help="write every interval to this JSON file")
-    return parser.parse_args()
 
 
 @contextlib.contextmanager
@@ -122,15 +113,11 @@ def diagnose_once(name: str, number: int) -> Outcome:
     start = time.perf_counter()
     model = Elements(0.0 if TRUE_RATIOS[name] == 1.0 else SLOWDOWN)
     images = torch.randn(4, 16, 128, 128, generator=torch.Generator().manual_seed(number))
-    return outcome_of(layoutdoctor.diagnose(model, images, configurations=CONFIGURATIONS), time.perf_counter() - start)
-
-
-def outcome_of(diagnosis: Diagnosis, seconds: float) -> Outcome:
+    diagnosis = layoutdoctor.diagnose(model, images, configurations=CONFIGURATIONS)
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     if comparison is None or advice is None:
         raise RuntimeError(f"cannot judge a diagnosis: {[trial.failure for trial in diagnosis.trials]}")
-    ratio = comparison.ratios[0]
-    return Outcome(ratio, advice.verified, ratio.round_count, comparison.other_cores, seconds)
+    return Outcome(comparison.ratios[0], advice.verified, comparison.other_cores, time.perf_counter() - start)
 
 
 def describe(arguments: argparse.Namespace, outcomes: list[Outcome]) -> str:
@@ -139,7 +126,7 @@ def describe(arguments: argparse.Namespace, outcomes: list[Outcome]) -> str:
     return (
         f"{len(outcomes)} diagnoses, {arguments.busy} cores kept busy, {torch.get_num_threads()} threads; {busy}; "
         f"a diagnosis takes {format_seconds(statistics.fmean(o.seconds for o in outcomes))} "
-        f"and {statistics.median(o.round_count for o in outcomes):g} rounds"
+        f"and {statistics.median(o.ratio.round_count for o in outcomes):g} rounds"
     )
 
 
@@ -157,29 +144,6 @@ def summarize(outcomes: dict[str, list[Outcome]]) -> list[dict[str, object]]:
         row["highest median"] = max(outcome.ratio.median for outcome in found)
         rows.append(row)
     return rows
-
-
-def as_json(arguments: argparse.Namespace, outcomes: dict[str, list[Outcome]]) -> dict[str, object]:
-    return {
-        "arguments": {name: value for name, value in vars(arguments).items() if name != "output"},
-        "torch": torch.__version__,
-        "thread_count": torch.get_num_threads(),
-        "true_ratios": TRUE_RATIOS,
-        "diagnoses": {
-            name: [
-                {
-                    "round_count": outcome.round_count,
-                    "seconds": outcome.seconds,
-                    "other_cores": outcome.other_cores,
-                    "verified": outcome.is_verified,
-                    "interval": [outcome.ratio.low, outcome.ratio.median, outcome.ratio.high],
-                    "word": outcome.ratio.verdict,
-                }
-                for outcome in found
-            ]
-            for name, found in outcomes.items()
-        },
-    }
 
 
 if __name__ == "__main__":

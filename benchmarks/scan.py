@@ -2,32 +2,26 @@
 What it costs to scan many traces: one process against several, how memory and processor time grow, and one question.
 
 The files are hard links to one trace, each of its own name and rank; every scan is a process of its own, ``--jobs 1``
-and ``--jobs N`` in turns. CPU seconds are user plus system time of all its processes; memory is the most that was
+and ``--jobs 2`` in turns. CPU seconds are user plus system time of all its processes; memory is the most that was
 resident in one of them. Run from the repository root:
 
     python benchmarks/scan.py TRACE.json.gz --folder LARGE_FILES --gigabytes 1 5
 
-With ``--peers-python`` (see trace_reading.py) the other readers of traces read one of the files as well. ``--rows``
-is how many files' rows the Parquet file holds that DuckDB is asked about.
+DuckDB is asked about the rows of ``ROWS`` files, and one large file is scanned too.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import trace_reading
 from tabulate import tabulate
+from trace_reading import MIB, Cost, make_elsewhere, run
 
 from layoutdoctor.diagnosis.scan import ScannedRows
 from layoutdoctor.fleet.examining import examine_source
@@ -35,30 +29,14 @@ from layoutdoctor.fleet.scanning import parquet_file
 from layoutdoctor.fleet.sources import find_sources
 
 GIGABYTE = 1_000_000_000
-MIB = 2**20
+JOBS = 2
+ROWS = 10_000
 QUESTION = "select rule, rank, sum(seconds) from '{}' where is_counted group by all order by all"
-
-
-class Cost(NamedTuple):
-    """One process with all of its children."""
-
-    wall_seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    output: bytes
 
 
 def scan(folder: Path, jobs: int) -> Cost:
     """Runs the command as a user does."""
-    command = [sys.executable, "-m", "layoutdoctor", "scan", str(folder), "-q", "--jobs", str(jobs), "--format", "json"]
-    with tempfile.TemporaryFile() as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        assert os.waitstatus_to_exitcode(status) == 0, f"{' '.join(command)} failed"
-        output.seek(0)
-        return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, output.read())
+    return run("-m", "layoutdoctor", "scan", str(folder), "-q", "--jobs", str(jobs), "--format", "json")
 
 
 def links(trace: Path, folder: Path, count: int) -> Path:
@@ -71,14 +49,14 @@ def links(trace: Path, folder: Path, count: int) -> Path:
     return folder
 
 
-def measured(name: str, folder: Path, gigabytes: float, jobs: int, rounds: int) -> list[dict[str, Any]]:
+def measured(name: str, folder: Path, gigabytes: float, rounds: int) -> list[dict[str, Any]]:
     """Both ways in turns; the result has to be the same to the bit."""
-    costs: dict[int, list[Cost]] = {1: [], jobs: []}
+    costs: dict[int, list[Cost]] = {1: [], JOBS: []}
     for _ in range(rounds):
         for number, found in costs.items():
             found.append(scan(folder, number))
     assert len({cost.output for found in costs.values() for cost in found}) == 1, "the results differ"
-    speeds = [one.wall_seconds / many.wall_seconds for one, many in zip(costs[1], costs[jobs], strict=True)]
+    speeds = [one.wall_seconds / many.wall_seconds for one, many in zip(costs[1], costs[JOBS], strict=True)]
     return [
         {
             "files": name,
@@ -92,8 +70,8 @@ def measured(name: str, folder: Path, gigabytes: float, jobs: int, rounds: int) 
     ]
 
 
-def asked(trace: Path, folder: Path, count: int) -> dict[str, float]:
-    """How long DuckDB takes for one question about the rows of so many files."""
+def asked(trace: Path, folder: Path) -> dict[str, float]:
+    """How long DuckDB takes for one question about the rows of many files."""
     import duckdb
 
     (source,) = find_sources([trace])
@@ -101,7 +79,7 @@ def asked(trace: Path, folder: Path, count: int) -> dict[str, float]:
     path = folder / "rows.parquet"
     start = time.perf_counter()
     with parquet_file(path) as add:
-        for rank in range(count):
+        for rank in range(ROWS):
             file = msgspec.structs.replace(found.file, name=f"rank{rank}.json", rank=rank)
             add([ScannedRows(file=file, rows=found.rows)])
     written = time.perf_counter() - start
@@ -110,33 +88,15 @@ def asked(trace: Path, folder: Path, count: int) -> dict[str, float]:
         start = time.perf_counter()
         answer = duckdb.sql(QUESTION.format(path)).fetchall()
         times.append(time.perf_counter() - start)
-    expected = count * len({row.rule for row in found.rows if row.is_counted})
+    expected = ROWS * len({row.rule for row in found.rows if row.is_counted})
     assert len(answer) == expected, f"{len(answer)} rows of the answer, expected {expected}"
     return {
-        "files": count,
-        "rows": count * len(found.rows),
+        "files": ROWS,
+        "rows": ROWS * len(found.rows),
         "MiB": path.stat().st_size / MIB,
         "written in s": written,
         "asked in s": statistics.median(times),
     }
-
-
-def peers(python: str, trace: Path, timeout_seconds: float) -> list[dict[str, Any]]:
-    """The other readers on one of the files."""
-    rows = []
-    for reader in trace_reading.READERS:
-        if reader.is_peer:
-            cost = trace_reading.run(
-                python, f"{reader.imports}\n{reader.read}\nprint(json.dumps(found))", str(trace), timeout_seconds
-            )
-            gigabytes = trace.stat().st_size / GIGABYTE
-            row: dict[str, Any] = {"files": f"1, {reader.name}", "jobs": 1}
-            if cost.failure:
-                rows.append({**row, "failure": cost.failure})
-                continue
-            row |= {"wall s": cost.wall_seconds, "CPU s per GB": cost.cpu_seconds / gigabytes}
-            rows.append({**row, "peak MiB": cost.peak_bytes / MIB})
-    return rows
 
 
 def main() -> None:
@@ -144,12 +104,7 @@ def main() -> None:
     parser.add_argument("trace", type=Path, help="a Kineto trace")
     parser.add_argument("--folder", type=Path, required=True, help="where the files are made and kept")
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[1, 5])
-    parser.add_argument("--large", type=float, default=1, help="gigabytes of the one large file; 0 for none")
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--peers-python", help="an interpreter with HolisticTraceAnalysis and TraceLens")
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     trace = arguments.folder / "trace.json"
@@ -162,27 +117,19 @@ def main() -> None:
         count = max(1, round(gigabytes * GIGABYTE / size))
         folder = links(trace, arguments.folder / f"{count}", count)
         name = f"{count} of {size / 1e6:.0f} MB"
-        rows += measured(name, folder, count * size / GIGABYTE, arguments.jobs, arguments.rounds)
-    if arguments.large:
-        copies = max(1, round(arguments.large * GIGABYTE / size))
-        folder = arguments.folder / "large"
-        folder.mkdir(exist_ok=True)
-        large = folder / f"rank0-{copies}.json"
-        if not large.exists():
-            trace_reading.make(arguments.trace, copies, large)
-        cost = scan(folder, 1)
-        gigabytes = large.stat().st_size / GIGABYTE
-        row = {"files": f"1 of {gigabytes:.2f} GB", "jobs": 1, "wall s": cost.wall_seconds}
-        rows.append({**row, "CPU s per GB": cost.cpu_seconds / gigabytes, "peak MiB": cost.peak_bytes / MIB})
-    if arguments.peers_python:
-        rows += peers(arguments.peers_python, trace, 900)
-    question = asked(trace, arguments.folder, arguments.rows)
+        rows += measured(name, folder, count * size / GIGABYTE, arguments.rounds)
+    copies = max(1, round(GIGABYTE / size))
+    folder = arguments.folder / "large"
+    folder.mkdir(exist_ok=True)
+    large = folder / f"rank0-{copies}.json"
+    make_elsewhere(arguments.trace, large, copies)
+    cost = scan(folder, 1)
+    gigabytes = large.stat().st_size / GIGABYTE
+    row = {"files": f"1 of {gigabytes:.2f} GB", "jobs": 1, "wall s": cost.wall_seconds}
+    rows.append({**row, "CPU s per GB": cost.cpu_seconds / gigabytes, "peak MiB": cost.peak_bytes / MIB})
+    question = asked(trace, arguments.folder)
     print(tabulate(rows, headers="keys", floatfmt=".2f"))
     print(tabulate([question], headers="keys", floatfmt=".3f"))
-    if arguments.output:
-        arguments.output.write_text(
-            json.dumps({"scans": rows, "question": question}, indent=1) + "\n", encoding="utf-8"
-        )
 
 
 if __name__ == "__main__":

@@ -5,17 +5,14 @@ Every command runs in a process of its own, in turns with a bare ``python -c pas
 are user plus system time of that process: they compare also where others keep the machine busy. Run from the repository
 root:
 
-    python benchmarks/start_up.py [--repeats 15] [--output FILE.json]
+    python benchmarks/start_up.py [--repeats 15]
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
-import datetime
-import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -45,7 +42,6 @@ def main() -> int:
     """Measures, prints a table and ends with 1 where a command costs more than it may."""
     parser = argparse.ArgumentParser(description="CPU seconds of a command beyond a Python that does nothing.")
     parser.add_argument("--repeats", type=int, default=15, help="pairs of each command and a bare Python (default: 15)")
-    parser.add_argument("--output", type=Path, help="write the figures to this JSON file as well")
     arguments = parser.parse_args()
     compileall.compile_dir(str(ROOT / "layoutdoctor"), quiet=1)
     beyond: dict[str, list[float]] = {command: [] for command in COMMANDS}
@@ -61,8 +57,6 @@ def main() -> int:
     rows = [(f"layoutdoctor {command}", medians[command], most) for command, most in COMMANDS.items()]
     rows.append(("python -c pass, itself", statistics.median(bare), None))
     print(tabulate(rows, ("command", "CPU seconds beyond bare Python", "at most"), "github", floatfmt=".3f"))
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps(_figures(arguments.repeats, bare, beyond, medians), indent=1) + "\n")
     return int(any(most is not None and medians[command] > most for command, most in COMMANDS.items()))
 
 
@@ -74,31 +68,6 @@ def cpu_seconds(words: tuple[str, ...]) -> float:
     subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
-def _figures(
-    repeats: int, bare: list[float], beyond: dict[str, list[float]], medians: dict[str, float]
-) -> dict[str, object]:
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": {
-            "cores": os.cpu_count(),
-            "architecture": platform.machine(),
-            "load_average": os.getloadavg()[0],
-            "python": platform.python_version(),
-        },
-        "repeats": repeats,
-        "bare_python_cpu_seconds": statistics.median(bare),
-        "beyond_bare_python_cpu_seconds": {
-            command: {
-                "median": round(medians[command], 4),
-                "lowest": round(min(seconds), 4),
-                "highest": round(max(seconds), 4),
-                "at_most": COMMANDS[command],
-            }
-            for command, seconds in beyond.items()
-        },
-    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all tests share: the flag that rewrites golden files, and what is left to the long sweeps."""
+"""What all tests share: the flag that rewrites golden files, and what ``make test`` leaves out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 # has lowered. Children inherit it; what is about the cache turns it on.
 os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT", "0")
 
-SHARING = {"browser", "compile", "faults", "notebooks", "security"}
-# In these each case starts processes of its own, with files of its own: the longest of all goes to whoever is free.
-NOT_SHARING = {"test_fresh_recordings"}
+SHARING = {"browser", "compile", "notebooks", "security"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Where tests of a file share what was compiled or started, all of them go to one worker.
     """
     for item in items:
-        if item.path.parent.name in SHARING and item.path.stem not in NOT_SHARING:
+        if item.path.parent.name in SHARING:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.get_closest_marker("compile") and not item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.slow)

@@ -39,12 +39,7 @@ REORDERS = (
 
 @cache
 def kept(name: str) -> tuple[Recording, ...]:
-    """
-    The recordings of a set.
-
-    Args:
-        name: Of its folder.
-    """
+    """The recordings of a set, by the name of its folder."""
     return tuple(load_recording(path) for path in sorted((HERE / name).glob(f"*{SUFFIX}")))
 
 
@@ -54,7 +49,6 @@ def diagnosed(name: str, only: str | None = None) -> Diagnosis:
     What today's analysis and rules say of a set.
 
     Args:
-        name: Of its folder.
         only: Configurations, separated by spaces, as if no others had been asked for; None for all.
     """
     recordings = kept(name)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
@@ -43,7 +44,7 @@ class Launch:
     """One call of a generated kernel."""
 
     kernel: str
-    arguments: list[Argument] = field(default_factory=list)
+    arguments: list[Argument]
 
     def argument(self, name: str) -> Argument | None:
         return next((argument for argument in self.arguments if argument.name == name), None)
@@ -61,32 +62,20 @@ def order_of(shape: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
     return sorted((d for d, size in enumerate(shape) if size > 1), key=lambda d: (-stride[d], d))
 
 
-def namespace_of(captured: CapturedGraph) -> dict[str, Any]:
-    """The globals that the generated ``call`` uses."""
-    call = captured.generated.call
-    found: dict[str, Any] = getattr(call, "__func__", call).__globals__
-    return found
-
-
 @contextlib.contextmanager
-def watched(captured: CapturedGraph) -> Iterator[list[Launch]]:
-    """Meanwhile every launch of the graph's generated kernels is recorded, with the names of the generated code."""
-    namespace, launches = namespace_of(captured), list[Launch]()
+def watched(captured: CapturedGraph) -> Iterator[tuple[list[Launch], list[Argument]]]:
+    """Meanwhile every launch of the graph's generated kernels is recorded, and every tensor given to a library."""
+    call = captured.generated.call
+    namespace = getattr(call, "__func__", call).__globals__
+    launches, given = list[Launch](), list[Argument]()
     names = iter(argument_names(Path(captured.generated.__file__), captured.graph.kernel_names))
     changed: dict[str, Any] = {
         name: _watching(name, namespace[name], names, launches) for name in captured.graph.kernel_names
     }
     changed["empty_strided_cpu"] = _filling(namespace["empty_strided_cpu"])
-    with _replaced(namespace, changed):
-        yield launches
-
-
-@contextlib.contextmanager
-def library_arguments(captured: CapturedGraph) -> Iterator[list[Argument]]:
-    """Meanwhile the tensor arguments of every library call of the graph are recorded."""
-    namespace, found = namespace_of(captured), list[Argument]()
-    with _replaced(namespace, {"extern_kernels": _Recording(namespace["extern_kernels"], found)}):
-        yield found
+    changed["extern_kernels"] = _Recording(namespace["extern_kernels"], given)
+    with mock.patch.dict(namespace, changed):
+        yield launches, given
 
 
 class _Recording:
@@ -118,16 +107,6 @@ def lies_as(argument: Argument, other: Argument) -> bool:
     return same_values(argument.after, other.after) and not _orders_differ(argument, other)
 
 
-@contextlib.contextmanager
-def _replaced(namespace: dict[str, Any], changed: dict[str, Any]) -> Iterator[None]:
-    before = {name: namespace[name] for name in changed}
-    namespace.update(changed)
-    try:
-        yield
-    finally:
-        namespace.update(before)
-
-
 def _filling(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def call(*args: Any) -> torch.Tensor:
         fresh = allocate(*args)
@@ -142,20 +121,14 @@ def _watching(
     def call(*args: Any) -> Any:
         expected, spelled = next(names)
         assert expected == kernel, "the generated code was read in another order than it runs"
-        before = [_values(argument) for argument in args]
+        tensors = [pair for pair in zip(spelled, args, strict=True) if isinstance(pair[1], torch.Tensor)]
+        before = [as_argument(*pair).after for pair in tensors]
         result = function(*args)
-        launch = Launch(kernel)
-        for name, argument, values in zip(spelled, args, before, strict=True):
-            if isinstance(argument, torch.Tensor) and values is not None:
-                launch.arguments.append(Argument(name, values, argument.contiguous().clone(), argument.stride()))
-        launches.append(launch)
+        after = [as_argument(*pair) for pair in tensors]
+        launches.append(Launch(kernel, [replace(one, before=old) for one, old in zip(after, before, strict=True)]))
         return result
 
     return call
-
-
-def _values(argument: Any) -> torch.Tensor | None:
-    return argument.contiguous().clone() if isinstance(argument, torch.Tensor) else None
 
 
 def argument_names(file: Path, kernels: tuple[str, ...]) -> list[tuple[str, list[str]]]:
@@ -187,8 +160,8 @@ def shared_memory(file: Path) -> dict[str, str]:
 
 def conversions_in(launch: Launch) -> Iterator[tuple[Argument, Argument]]:
     """(written argument, the one it was converted from): the same elements, the same dimensions, in another order."""
-    for target, source in _written_and_others(launch):
-        if any(_is_reordered(target, source, held) for held in (source.before, source.after)):
+    for target, source in itertools.permutations(launch.arguments, 2):
+        if target.is_written and any(_is_reordered(target, source, held) for held in (source.before, source.after)):
             yield target, source
 
 
@@ -214,18 +187,15 @@ def is_view_reordered(launch: Launch, target_name: str, source_name: str) -> boo
     target, source = launch.argument(target_name), launch.argument(source_name)
     if target is None or source is None or not target.is_written:
         return False
+    own, others = tuple(range(target.after.dim())), tuple(range(source.after.dim()))
+    walks = [(order, others) for order in itertools.permutations(own)]
+    walks += [(own, order) for order in itertools.permutations(others)]
     return any(
         same_values(_flat(target.after, order), _flat(values, other))
         and not torch.equal(_places(target, order).argsort(), _places(source, other).argsort())
         for values in (source.before, source.after)
-        for order, other in _flattenings(target, source)
+        for order, other in walks
     )
-
-
-def _flattenings(target: Argument, source: Argument) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    own, others = tuple(range(target.after.dim())), tuple(range(source.after.dim()))
-    yield from ((order, others) for order in itertools.permutations(own))
-    yield from ((own, order) for order in itertools.permutations(others))
 
 
 def _flat(values: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
@@ -251,14 +221,6 @@ def is_part_reordered(launch: Launch, target_name: str, source_name: str) -> boo
         for dimension in range(target.after.dim())
         for _, _, found in _parts(launch, target, dimension)
     )
-
-
-def _written_and_others(launch: Launch) -> Iterator[tuple[Argument, Argument]]:
-    for target in launch.arguments:
-        if target.is_written:
-            for source in launch.arguments:
-                if source is not target:
-                    yield target, source
 
 
 def _is_reordered(target: Argument, source: Argument, values: torch.Tensor) -> bool:

@@ -1,15 +1,18 @@
-"""One test over many cases of one kind, for facts of which no single case is of interest by itself."""
+"""Tests over many cases of one kind: one test for all of them, and sweeps of which a usual run takes a few cases."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 Test = Callable[..., None]
+IS_SWEEP = "SWEEP" in os.environ
+"""Whether tests run over all cases of a sweep, as ``.ci/sweep`` asks; that takes hours."""
 
 
 def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test], Test]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +14,7 @@ from loops import for_each
 from layoutdoctor.__main__ import build_parser, split_words, with_command
 
 ROOT = Path(__file__).parents[1]
-_SPEC = importlib.util.spec_from_file_location("answers", ROOT / ".ci" / "answers.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-answers = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(answers)
-
+answers = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "answers.py")))
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in answers.PAGES}
 TIMED = {"pytorch_126708", "pytorch_77821"}
 

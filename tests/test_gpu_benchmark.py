@@ -154,7 +154,7 @@ def test_conversions_of_recorded_traces_are_counted_by_hand(gpu: ModuleType) -> 
         assert counted["kernel_seconds"] > counted["conversion_seconds"], trace
 
 
-def test_what_is_said_is_right_or_wrong(gpu: ModuleType) -> None:
+def test_what_is_said_is_right_wrong_or_open(gpu: ModuleType) -> None:
     by_hand = {
         "eager": a_row(2.0, 0.5),
         "inductor": a_row(1.0, 1.0, applied=True, conversions={"nchwToNhwcKernel": 2}),
@@ -162,18 +162,6 @@ def test_what_is_said_is_right_or_wrong(gpu: ModuleType) -> None:
         "inductor-layout-opt-off": {"error": "RuntimeError: boom"},
     }
     kernel = {"kernel": "void cudnn::ops::nchwToNhwcKernel<float>(...)"}
-    right = a_diagnosis(
-        a_trial("eager", 2.1),
-        a_trial("inductor", 1.9, kernels={"conversions": [kernel, kernel, {"kernel": None}]}, graphs=[a_graph()]),
-        a_trial("inductor-channels-last", 0.52, graphs=[a_graph()]),
-        a_trial("inductor-layout-opt-off", 9.0),
-        chosen="inductor-channels-last",
-        promise=1.98,
-        inductor_channels_last="faster",
-        eager="slower",
-    )
-    outcome = words(gpu.judged(by_hand, right))
-    assert ({word for _, word in outcome}, len(outcome)) == ({"right"}, 12)
     wrong = a_diagnosis(
         a_trial("eager", 2.5),
         a_trial("inductor", 1.0, kernels={"conversions": [kernel]}),

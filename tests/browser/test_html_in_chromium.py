@@ -40,14 +40,8 @@ PLANTED = (
     "<style>*{display:none}</style>",
 )
 KERNEL_COUNT = 5_000
-SECONDS_TO_OPEN = 5.0
-"""Far above what it takes (below one second on a quiet machine): to fail where it hangs, not where others work."""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: no chromium or google-chrome on the PATH")
-
-
-def also_slow(*stories: str) -> list[object]:
-    return [pytest.param(story, marks=pytest.mark.slow) for story in stories]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +66,7 @@ class Visit:
         self.page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(self.address)
-        if self.page.locator(".chart").count():
+        if self.page.locator(".chart").count() and options.get("java_script_enabled", True):
             self.page.wait_for_selector("html[data-charts=drawn]", state="attached")
 
     def check(self) -> None:
@@ -123,11 +117,8 @@ def test_every_story_opens_without_a_word_and_fits_a_phone(visit: Any, story: st
     assert page.locator("h1").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize(
-    "story", ["gain_with_findings", *also_slow("reproducible_round_trips", "trace_with_round_trips")]
-)
+@pytest.mark.parametrize(("viewport", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["light", "dark"])
+@pytest.mark.parametrize("story", ["gain_with_findings", "trace_with_round_trips"])
 def test_axe_finds_no_violation(visit: Any, story: str, viewport: dict[str, int], scheme: str) -> None:
     page = visit(STORIES[story](), viewport=viewport, color_scheme=scheme).page
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
@@ -138,27 +129,22 @@ def test_axe_finds_no_violation(visit: Any, story: str, viewport: dict[str, int]
 
 
 @pytest.mark.parametrize("name", PLANTED, ids=range(len(PLANTED)))
-@pytest.mark.parametrize("story", ["trace_with_round_trips", *also_slow("reproducible_round_trips")])
-def test_a_planted_name_is_shown_and_does_nothing(visit: Any, story: str, name: str) -> None:
-    page = visit(hostile_diagnosis(story, name)).page
+def test_a_planted_name_is_shown_and_does_nothing(visit: Any, name: str) -> None:
+    page = visit(hostile_diagnosis("trace_with_round_trips", name)).page
     page.mouse.move(600, 400)
-    hover_over_every_chart(page)
-
-    assert page.evaluate("window.ran") is None
-    assert page.locator("img, svg").count() == 0
-    assert page.locator("h1").inner_text().startswith(name)
-    assert page.locator("a:not([href^='#'])").count() == 0
-    assert page.locator("style").count() == 1
-
-
-def hover_over_every_chart(page: Page) -> None:
-    """Across the middle of each, so that tooltips show what they can show."""
+    # Across the middle of each chart, so that tooltips show what they can show.
     for chart in page.locator(".chart").all():
         chart.scroll_into_view_if_needed()
         box = chart.bounding_box()
         assert box is not None
         for part, down in ((0.2, 0.1), (0.5, 0.15), (0.5, 0.6), (0.7, 0.3)):
             page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] * down)
+
+    assert page.evaluate("window.ran") is None
+    assert page.locator("img, svg").count() == 0
+    assert page.locator("h1").inner_text().startswith(name)
+    assert page.locator("a:not([href^='#'])").count() == 0
+    assert page.locator("style").count() == 1
 
 
 def test_the_policy_stops_what_got_into_the_page_after_all(visit: Any) -> None:
@@ -211,7 +197,7 @@ def opened_conversions(page: Page) -> Any:
 def test_five_thousand_kernels_open_at_once_and_are_walked_by_keyboard(visit: Any) -> None:
     page = visit(many_kernels()).page
     milliseconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    assert 0 < milliseconds < 1000 * SECONDS_TO_OPEN
+    assert 0 < milliseconds < 5000  # below 1000 on a quiet machine
     assert len(page.content()) < 4_000_000
 
     status = page.locator("#timeline-status")
@@ -267,15 +253,10 @@ def until(page: Any, holds: Callable[[], bool]) -> bool:
     return False
 
 
-def test_every_fact_is_there_without_scripts(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(render_html(STORIES["gain_with_findings"]()), encoding="utf-8")
-    context = browser.new_context(viewport=PHONE, java_script_enabled=False)
-    page = context.new_page()
-    page.goto(path.as_uri())
+def test_every_fact_is_there_without_scripts(visit: Any) -> None:
+    page = visit(STORIES["gain_with_findings"](), viewport=PHONE, java_script_enabled=False).page
 
     assert page.locator(".chart:visible").count() == 0
     assert page.locator("button:visible").count() == 0
     assert page.locator("#table-1 tbody tr").count() == 5
     assert page.locator(".finding").count() == 3
-    context.close()

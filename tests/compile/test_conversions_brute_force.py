@@ -8,6 +8,7 @@ loop that computes the values are others, so only the two stride orders are comp
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import kernel_oracle as oracle
 import pytest
 import torch
+from loops import IS_SWEEP
 from random_graphs import CHANNELS_LAST, RandomNetwork
 
 from layoutdoctor.capture.compat import compile_settings
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.compile
 
-# Among the fast ones are networks (5, 17, 23, 40) in which shuffles, slices and permutes move into another order.
-FAST_SEEDS = (1, 3, 4, 5, 7, 17, 23, 40)
-SLOW_SEEDS = [seed for seed in range(68) if seed not in FAST_SEEDS]
+# Among the few are networks (5, 17, 23, 40) in which shuffles, slices and permutes move into another order.
+SEEDS = range(68) if IS_SWEEP else (1, 3, 4, 5, 7, 17, 23, 40)
 SETTINGS = [(True, "contiguous"), (False, "channels_last")]
-OTHER_SETTINGS = [(True, "channels_last"), (False, "contiguous")]
+if IS_SWEEP:
+    SETTINGS += [(True, "channels_last"), (False, "contiguous")]
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,7 @@ def ran(model: torch.nn.Module, x: torch.Tensor, *, layout_optimization: bool) -
     (captured,) = capture.captured
     (graph,) = with_graph_conversions([captured.graph], 0)
     assert graph.hook_failure is None
-    with oracle.watched(captured) as launches, oracle.library_arguments(captured) as arguments, torch.no_grad():
+    with oracle.watched(captured) as (launches, arguments), torch.no_grad():
         outputs = compiled(x)
     outputs = [
         oracle.as_argument("output", output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))
@@ -169,9 +171,9 @@ def check_pairs(result: Ran) -> Counter[str]:
     return met
 
 
-def check_network(seed: int, settings: list[tuple[bool, str]]) -> Counter[str]:
+def test_conversions_of_random_networks_are_those_that_their_kernels_make() -> None:
     met: Counter[str] = Counter()
-    for layout_optimization, input_format in settings:
+    for seed, (layout_optimization, input_format) in itertools.product(SEEDS, SETTINGS):
         network = RandomNetwork(seed).eval()
         x = network.input
         if input_format == "channels_last" and x.dim() in CHANNELS_LAST:
@@ -179,24 +181,11 @@ def check_network(seed: int, settings: list[tuple[bool, str]]) -> Counter[str]:
         result = ran(network, x, layout_optimization=layout_optimization)
         if result is not None:
             met += check(result) + check_pairs(result)
-    return met
-
-
-def test_conversions_of_random_networks_are_those_that_their_kernels_make() -> None:
-    met: Counter[str] = Counter()
-    for seed in FAST_SEEDS:
-        met += check_network(seed, SETTINGS)
 
     # Else the draw would say nothing.
     assert met["whole"] >= 15, met
     assert met["seen"] >= 15, met
     assert met["fused"] >= 2, met
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SLOW_SEEDS)
-def test_conversions_of_many_random_networks_are_those_that_their_kernels_make(seed: int) -> None:
-    check_network(seed, SETTINGS + OTHER_SETTINGS)
 
 
 class Branches(torch.nn.Module):

@@ -24,7 +24,16 @@ TOLERANCES = {"autocast-dtype": 3e-2}
 FLAT, *OTHERS = CASES
 
 
-def check(case: Case, mode: Mode) -> None:
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(FLAT, "inference", marks=pytest.mark.smoke),
+        (FLAT, "training"),
+        *((case, "inference") for case in OTHERS),
+    ],
+    ids=lambda value: getattr(value, "cure", value),
+)
+def test_a_cure_compiles_computes_the_same_and_is_what_its_lines_say(case: Case, mode: Mode) -> None:
     torch.compiler.reset()  # of what a case before compiled; with another shape the sizes would be symbolic
     torch.manual_seed(0)
     base = case.configuration.replace("eager", "inductor")
@@ -53,22 +62,6 @@ def check(case: Case, mode: Mode) -> None:
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.smoke
-def test_a_flat_conv3d_is_compiled_as_conv2d() -> None:
-    check(FLAT, "inference")
-
-
-def test_a_flat_conv3d_is_compiled_as_conv2d_backward_too() -> None:
-    check(FLAT, "training")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.cure)
-def test_each_other_cure_compiles(case: Case) -> None:
-    check(case, "inference")
-
-
-@pytest.mark.slow
 def test_a_configuration_under_a_switch_is_compiled_trained_and_timed_beside_its_twin() -> None:
     (base,) = choose_configurations("inductor")
     request = Request(mode="training", configurations=(base, with_switch(base)), budget_seconds=0.1)

@@ -30,7 +30,6 @@ sys.exit(status)
     ("case", "options"),
     [
         ("04_mps_training_convnet", "--configurations inductor --mode training"),
-        ("07_conv3d_chain", "--configurations inductor,inductor-channels-last"),
         ("32_user_contiguous_calls", "--configurations eager,eager-channels-last"),
         ("01_conv_chain_layout_opt", "--target cuda:90 --configurations eager,inductor,inductor-channels-last"),
     ],

@@ -1,19 +1,17 @@
-"""``diagnose(model, x)`` as users call it: from scripts, cells, threads and tests; what cannot travel is named."""
+"""``diagnose(model, x)`` as users call it: from scripts, cells, threads and tests."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,24 +97,6 @@ def test_python_is_run_in_every_way(arguments: list[str], script: str, text: str
     (tmp_path / "script.py").write_text(script)
 
     assert run(*arguments, folder=tmp_path, text=text)[-1] == SAID
-
-
-def diagnose(model: Any) -> layoutdoctor.Diagnosis:
-    return layoutdoctor.diagnose(model, torch.ones(1, 3, 8, 8), configurations="eager", budget_seconds=0.05)
-
-
-def test_what_cannot_travel_is_named() -> None:
-    net, lock = nn.Conv2d(3, 4, 3), threading.Lock()
-
-    def guarded(x: torch.Tensor) -> torch.Tensor:
-        with lock:
-            return net(x)
-
-    with pytest.raises(TransportError) as caught:
-        diagnose(guarded)
-
-    assert "cannot hand guarded to another process: variable lock of" in str(caught.value)
-    assert "(lock) cannot be pickled" in str(caught.value)
 
 
 def test_a_model_that_is_compiled_already_is_compared_with_what_it_was_compiled_with() -> None:

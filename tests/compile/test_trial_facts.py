@@ -1,4 +1,4 @@
-"""Facts about a trial that rules rest on: why it compiled again, where graphs were cut, casts, gradients, owners."""
+"""Facts about a trial that rules rest on: why it compiled again, and where graphs were cut."""
 
 from __future__ import annotations
 
@@ -45,19 +45,6 @@ class Cut(torch.nn.Module):
         return torch.relu(self.second(x))
 
 
-class Autocast(torch.nn.Module):
-    """Float32 parameters under autocast."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Conv3d(4, 16, 3, padding=1, bias=False)
-        self.second = torch.nn.Conv3d(16, 16, 3, padding=1, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.second(torch.relu(self.first(x)))
-
-
 def test_a_recompile_because_of_a_parameters_strides_is_told_with_its_name() -> None:
     diagnosis = diagnosed(TwoEncoders(), torch.randn(2, 8, 16, 16))
 
@@ -89,31 +76,3 @@ def test_a_graph_break_cuts_the_region_and_conversions_say_where_their_time_is_f
                 assert c.bandwidth_share == pytest.approx(c.bytes_moved / c.seconds / bandwidth)
             if c.seconds_source == "estimated" and c.bytes_moved is not None:
                 assert c.seconds == pytest.approx(c.bytes_moved / bandwidth)
-
-
-def test_a_cast_that_travels_with_a_conversion_has_both_types() -> None:
-    x = torch.randn(2, 4, 8, 16, 16).to(memory_format=torch.channels_last_3d)
-    diagnosis = diagnosed(Autocast(), x, "eager,inductor-channels-last")
-    (graph,) = trial_of(diagnosis, "inductor-channels-last").graphs
-
-    weights = [c for c in graph.conversions if c.tensor == "weight"]
-    assert weights
-    assert {(c.dtype, c.target_dtype) for c in weights} == {("float32", "bfloat16")}
-    elements = weights[0].target.element_count if weights[0].target is not None else None
-    assert elements is not None
-    assert weights[0].bytes_moved == elements * (4 + 2)
-    assert all(c.target_dtype is None for c in graph.conversions if c.role == "exit")
-
-
-@pytest.mark.smoke
-def test_a_gradient_with_other_strides_than_its_parameter_is_recorded_in_training() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 1))
-    diagnosis = diagnosed(model, torch.randn(2, 3, 16, 16), "inductor,inductor-layout-opt-off", "training")
-
-    (entry,) = trial_of(diagnosis).gradient_layouts
-    assert entry.parameter == "2.weight"
-    assert (entry.layout.stride, entry.gradient.stride) == ((32, 1, 1, 1), (32, 1, 32, 32))
-    assert set(entry.layout.memory_formats) & set(entry.gradient.memory_formats)
-    assert trial_of(diagnosis, "inductor-layout-opt-off").gradient_layouts == ()
-    ambiguous = [finding for finding in diagnosis.findings if finding.code == "LD504"]
-    assert [finding.severity for finding in ambiguous] == ["note"]

@@ -8,39 +8,28 @@ from textwrap import indent
 import msgspec
 
 _MODEL = """\
-import ctypes, faulthandler, os, re, resource, signal, subprocess, sys, threading, time
+import ctypes, os, signal, subprocess, time
 import torch
 from torch import nn
 import planting
 {before}
 
 @torch.compiler.disable
-def strike(model):
-    if planting.is_due({at!r}, {of!r}, model, once={once!r}):
+def strike():
+    if planting.is_due({at!r}, {of!r}, once={once!r}):
 {plant}
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(8, 8, 3, padding=1)
-{build}
+
     def forward(self, x):
-{forward}
-        return {returns}
+        strike()
+        return self.conv(x)
 
 def get_inputs():
-    return {inputs}
-"""
-
-# The way from a model into the compiler: an operator's fake implementation runs while dynamo traces.
-_FAKE = """
-@torch.library.custom_op("faults::double", mutates_args=())
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-@double.register_fake
-def _(x):
-    {code}
-    return torch.empty_like(x)
+    return [torch.randn(1, 8, 8, 8)]
 """
 
 
@@ -60,17 +49,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         plant: What the model does there.
         once: Whether it does so only the first time.
         before: Code of the model file, run when it is loaded.
-        while_tracing: One line of code that the fake implementation of the operator ``faults::double`` runs.
-        build: Code at the end of the model's ``__init__``.
-        forward: Code at the start of its ``forward``.
-        returns: What it returns.
-        inputs: What ``get_inputs`` returns.
         configurations: Those that are tried.
         options: More of the command line.
         environment: Variables of the command; ``{work}`` stands for the model's folder.
         files: Files beside the model, executable.
         limits: Limits of the process, by their names in ``resource``.
-        shell_tail: Redirections of the command.
+        output: A device that standard output goes to.
         interrupt: Signals sent to the command once the model waits, separated by commas.
         is_resumed: Whether a second run with ``--resume`` follows, which has to bring everything to its end.
         leaves: How names begin that may be left beside the saved record; nothing else may, and no process ever.
@@ -88,17 +72,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     plant: str = "pass"
     once: bool = False
     before: str = ""
-    while_tracing: str = ""
-    build: str = ""
-    forward: str = "strike(self)"
-    returns: str = "self.conv(x)"
-    inputs: str = "[torch.randn(1, 8, 8, 8)]"
     configurations: str = "eager,eager-channels-last"
     options: str = ""
     environment: dict[str, str] = {}
     files: dict[str, str] = {}
     limits: dict[str, int] = {}
-    shell_tail: str = ""
+    output: str = ""
     interrupt: str = ""
     is_resumed: bool = False
     leaves: tuple[str, ...] = ()
@@ -108,15 +87,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def model_source(self) -> str:
         """The model file."""
         return _MODEL.format(
-            before=_FAKE.format(code=self.while_tracing) if self.while_tracing else self.before,
+            before=self.before,
             at=self.at,
             of=self.of,
             once=self.once,
             plant=indent(self.plant, " " * 8),
-            build=indent(self.build, " " * 8),
-            forward=indent(self.forward, " " * 8),
-            returns=self.returns,
-            inputs=self.inputs,
         )
 
     @property

@@ -1,8 +1,8 @@
 """
 Runs the command on a model with a planted fault, in processes and folders of its own, and looks at what is left.
 
-Every process that a run starts inherits a variable with the run's number, so that what is left of it can be found in
-``/proc`` and nothing else is touched.
+Every process that a run starts inherits a variable with the run's number, so that what is left of it can be found and
+nothing else is touched.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 import layoutdoctor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from faults.fault import Fault
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -58,7 +58,7 @@ class Ended:
     Attributes:
         status: Exit status; the negative number of the signal where one killed it; None if it did not end.
         output: Standard output; ``said`` is standard error.
-        processes: Command lines of processes of this run that were alive after it.
+        processes: Processes of this run that were alive after it.
         temporary: Names in the run's folder for temporary files.
         files: Names that the run made in the folder with the model.
         diagnosis: What was saved; None where nothing was.
@@ -67,7 +67,7 @@ class Ended:
     status: int | None
     output: str
     said: str
-    processes: tuple[str, ...]
+    processes: list[psutil.Process]
     temporary: tuple[str, ...]
     files: tuple[str, ...]
     diagnosis: Diagnosis | None
@@ -98,7 +98,6 @@ class Workplace:
         shutil.copy(PLANTING, self.work)
         for name, text in {"model.py": fault.model_source, **fault.files}.items():
             path = self.work / name
-            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755)
         # torch keeps precompiled headers here whatever its cache's folder is; making one takes ten seconds.
@@ -116,10 +115,9 @@ class Workplace:
         words += ["--force"] if resumed else []
         command = [sys.executable, "-c", _LAUNCH, json.dumps(fault.limits)]
         command += [sys.executable, "-m", "layoutdoctor", *words]
-        if fault.shell_tail:
-            command = ["sh", "-c", f'exec "$@" {fault.shell_tail}', "sh", *command]
         status = None
-        with (self.home / "out").open("wb") as out, (self.home / "err").open("wb") as err:
+        (self.home / "out").touch()
+        with Path(fault.output or self.home / "out").open("wb") as out, (self.home / "err").open("wb") as err:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -146,7 +144,7 @@ class Workplace:
             status=status,
             output=output,
             said=said,
-            processes=tuple(left),
+            processes=left,
             temporary=tuple(sorted(path.name for path in self.temporary.iterdir() if path != self.headers)),
             files=tuple(sorted({path.name for path in self.work.iterdir()} - before)),
             diagnosis=layoutdoctor.load(record) if record.is_file() else None,
@@ -154,7 +152,7 @@ class Workplace:
         )
 
     def _environment(self, number: str) -> dict[str, str]:
-        changes = {name: value.format(work=self.work, root=ROOT) for name, value in self.fault.environment.items()}
+        changes = {name: value.format(work=self.work) for name, value in self.fault.environment.items()}
         return {
             **os.environ,
             MARKER: number,
@@ -181,32 +179,24 @@ class Workplace:
                 process.send_signal(signal.Signals[name])
 
 
-def processes_left(number: str) -> list[str]:
-    """Command lines of the processes of a run that are alive, after those that were killed had the time to go."""
+def processes_left(number: str) -> list[psutil.Process]:
+    """The processes of a run that are alive, after those that were killed had the time to go."""
     last = time.monotonic() + GRACE_SECONDS
-    while True:
-        found = dict(_processes(number))
-        if not found or time.monotonic() > last:
-            return sorted(found.values())
+    while (found := _processes(number)) and time.monotonic() < last:
         time.sleep(_POLL_SECONDS)
+    return found
 
 
 def end_processes(number: str) -> None:
     """Ends what is left of a run, so that one row's fault is not the next one's."""
-    for pid, _ in _processes(number):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for process in _processes(number):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
-def _processes(number: str) -> Iterator[tuple[int, str]]:
-    wanted = f"{MARKER}={number}".encode()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                yield int(folder.name), line[:300]
+def _processes(number: str) -> list[psutil.Process]:
+    found = psutil.process_iter(["environ"])
+    return [process for process in found if (process.info["environ"] or {}).get(MARKER) == number]
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,7 @@
 """
 Where in a diagnosis a model is called, so that a fault strikes at one stage of one configuration and nowhere else.
 
-Lies beside every model with a planted fault; imports nothing but torch and the standard library.
+Lies beside every model with a planted fault.
 """
 
 from __future__ import annotations
@@ -9,13 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 FOLDER = Path(__file__).parent
 REACHED = FOLDER / "reached"
@@ -24,46 +17,28 @@ STRUCK = FOLDER / "struck"
 """Made before a fault that strikes only once."""
 
 # The innermost of these functions that is running says which stage it is.
-_STAGES = {
-    "run_first": "scout",
-    "compute_reference": "reference",  # "float64" where the model is run in it
-    "peak_memory": "memory",
-}
+_STAGES = {"run_first": "scout", "compute_reference": "reference"}
 # The same of a configuration's own work: in a worker, and in its starts.
-_STAGES_OF_A_TRIAL = {
-    "compile": "run",
-    "check": "check",
-    "warm_up": "timing",
-    "turn": "timing",
-    "profile": "profile",
-}
+_STAGES_OF_A_TRIAL = {"compile": "run", "check": "check", "warm_up": "timing", "turn": "timing", "profile": "profile"}
 
 
 def stage() -> tuple[str, str]:
     """The stage that calls the model, ``load`` where none does, and the configuration."""
-    for frame in _frames():
+    frame = sys._getframe(1)
+    while frame is not None:
         name, owner = frame.f_code.co_name, frame.f_locals.get("self")
         if type(owner).__name__ == "TrialWork" and name in _STAGES_OF_A_TRIAL:
             return _STAGES_OF_A_TRIAL[name], owner._configuration.name
         if name in _STAGES:
-            work = next((one.f_locals["self"] for one in _frames() if one.f_code.co_name == "profile"), None)
-            return _STAGES[name], "" if work is None else work._configuration.name
+            return _STAGES[name], ""
+        frame = frame.f_back
     return "load", ""
 
 
-def configuration() -> str:
-    """Which configuration the model was prepared for; empty outside of one."""
-    return stage()[1]
-
-
-def is_due(at: str, of: str, model: Any, *, once: bool) -> bool:
+def is_due(at: str, of: str, *, once: bool) -> bool:
     """Whether the fault strikes now; ``of`` is empty for any configuration, ``once`` also counts other processes."""
-    now, configured = stage()
-    if now == "reference" and model.conv.weight.dtype == torch.float64:
-        now = "float64"
-    if now != at or (of and configured != of):
-        return False
-    if once and STRUCK.exists():
+    now, configuration = stage()
+    if now != at or (of and configuration != of) or (once and STRUCK.exists()):
         return False
     STRUCK.touch()
     return True
@@ -73,10 +48,3 @@ def wait_to_be_interrupted() -> None:
     """Says that the stage is reached, and waits there."""
     REACHED.touch()
     time.sleep(600)
-
-
-def _frames() -> Iterator[FrameType]:
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,37 +22,15 @@ from faults.fault import ROWS, Fault
 from faults.harness import RECORD, Workplace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-
     from faults.harness import Ended
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "diagnosis.schema.json").read_text(encoding="utf-8"))
-COMMANDS_AT_ONCE = int(os.environ.get("FAULTS_AT_ONCE", "2"))
-Runs = dict[str, "Future[list[Ended]]"]
 
 
 @pytest.fixture(scope="session")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """
-    What the commands of all chosen rows gave, two at a time: most of a row is waiting for one processor.
-
-    One compiler cache serves all rows that do not plant a fault in it, so that kernels are compiled once.
-    """
-    cache = tmp_path_factory.mktemp("cache")
-    chosen = [item.callspec.params.get("fault") for item in request.session.items if hasattr(item, "callspec")]
-    rows = [fault for fault in chosen if isinstance(fault, Fault)]
-    pool = ThreadPoolExecutor(COMMANDS_AT_ONCE)
-    try:
-        yield {row.name: pool.submit(run_row, row, tmp_path_factory.mktemp(row.name), cache) for row in rows}
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def run_row(fault: Fault, folder: Path, cache: Path) -> list[Ended]:
-    """The command of a row, and the one that continues it."""
-    place = Workplace(fault, folder / "place", cache)
-    return [place.run(), *([place.run(resumed=True)] if fault.is_resumed else [])]
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One compiler cache serves all rows that do not plant a fault in it, so that kernels are compiled once."""
+    return tmp_path_factory.mktemp("cache")
 
 
 def marked(fault: Fault) -> object:
@@ -64,9 +41,12 @@ def marked(fault: Fault) -> object:
 
 
 @pytest.mark.parametrize("fault", [marked(fault) for fault in ROWS])
-def test_the_command(fault: Fault, runs: Runs) -> None:
-    for row, ended in zip((fault, fault.when_resumed), runs[fault.name].result(), strict=False):
-        check(row, ended)
+def test_the_command(fault: Fault, tmp_path: Path, cache: Path) -> None:
+    place = Workplace(fault, tmp_path / "place", cache)
+
+    check(fault, place.run())
+    if fault.is_resumed:
+        check(fault.when_resumed, place.run(resumed=True))
 
 
 def check(fault: Fault, ended: Ended) -> None:
@@ -80,7 +60,7 @@ def check(fault: Fault, ended: Ended) -> None:
     assert ", ".join(trial.name for trial in trials if trial.measurement) == fault.timed
     if ended.diagnosis is not None:
         jsonschema.validate(json.loads(ended.record_text), SCHEMA)
-    assert ended.processes == ()
+    assert ended.processes == []
     assert [name for name in ended.temporary if not name.startswith(fault.leaves)] == []
     assert set(ended.files) <= {RECORD, *fault.leaves, "struck", "reached"}
     assert "Traceback (most recent call last)" not in ended.said, ended.said
@@ -96,5 +76,5 @@ def test_a_process_that_is_left_is_found_and_ended(monkeypatch: pytest.MonkeyPat
         found = harness.processes_left("planted")
         harness.end_processes("planted")
 
-    assert found == ["sh -c echo; read line "]
+    assert [process.pid for process in found] == [left.pid]
     assert left.returncode == -signal.SIGKILL

@@ -179,24 +179,3 @@ def test_the_stored_static_diagnosis_can_be_made_again() -> None:
 
     assert again.findings == stored.findings
     assert again.trials == stored.trials
-
-
-def test_outputs_are_cleaned_of_what_is_of_one_machine_or_run() -> None:
-    runner = load_runner()
-    root = Path("/somewhere/checkout")
-    stream = {"output_type": "stream", "name": "stdout"}
-    cell = nbformat.v4.new_code_cell("1", metadata={"execution": {"started": "now"}, "tags": ["measured"]})
-    cell.outputs = [
-        nbformat.from_dict({**stream, "text": "at /tmp/ipykernel_123/4560000000.py:7, 789000001.py:2"}),
-        nbformat.from_dict({**stream, "text": " and /somewhere/checkout/examples/a.py:9"}),
-        nbformat.v4.new_output("execute_result", {"text/html": "<code>&lt;path&gt;/2000000.py</code> 20.py"}),
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"signature": "x"})
-
-    runner.clean_notebook(notebook, root)
-
-    assert cell.metadata == {"tags": ["measured"]}
-    assert [output.output_type for output in cell.outputs] == ["stream", "execute_result"]
-    assert cell.outputs[0].text == "at (this notebook):7, (this notebook):2 and examples/a.py:9"
-    assert cell.outputs[1].data == {"text/html": "<code>(this notebook)</code> 20.py"}
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}

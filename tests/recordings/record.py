@@ -35,16 +35,7 @@ UNFROZEN = (
 
 @dataclass(frozen=True)
 class Set:
-    """
-    One diagnosis that is kept.
-
-    Attributes:
-        model: File from the root of the project, and what in it.
-        configurations: As on the command line.
-        lower_for: A GPU that is not there.
-        inputs: As on the command line, where the file has none.
-        dynamic_dimension: Of the first input, marked as one that varies.
-    """
+    """One diagnosis that is kept: a file from the root of the project with what in it, and options of the command."""
 
     model: str
     mode: Mode = "inference"
@@ -52,6 +43,7 @@ class Set:
     lower_for: str | None = None
     inputs: tuple[str, ...] = ()
     dynamic_dimension: int | None = None
+    """Of the first input, marked as one that varies."""
 
     @property
     def name(self) -> str:
@@ -93,26 +85,24 @@ def _casebook() -> Iterator[Set]:
 
 
 def _false_alarms() -> Iterator[Set]:
-    for name, shape, configurations in (
-        ("SqueezeAndAttend", "2,3,16,16", "eager-channels-last,inductor"),
-        ("TwoConvolutions", "2,3,16,16", "eager,eager-channels-last,inductor"),
-        ("MovesOnly", "2,8,6,6", "eager,inductor"),
-        ("MovesOnlyThatKeepChannelsLast", "2,8,6,6", "eager-channels-last,inductor-channels-last"),
-        ("Transposes", "2,8,6,6", "eager,inductor"),
-        ("Tokens", "2,8,6,6", FORMATS),
-        ("ContiguousTokens", "2,8,6,6", FORMATS),
-        ("SequenceConvolution", "2,32,16", "eager,inductor"),
-        ("NormalizedByGroup", "2,8,16,16", "eager-channels-last,inductor-channels-last"),
-        ("SlowConvolution", "1,2,4,6,6", "eager,inductor"),
-        ("ClonesAndMutates", "2,8,6,6", FORMATS),
-        ("Classifier", "2,3,16,16", "eager-channels-last"),
-    ):
-        yield Set(f"tests/false_alarms.py:{name}", configurations=configurations, inputs=(f"f32[{shape}]",))
-    for name, shape, configuration in (
-        ("SqueezeAndAttend", "2,3,16,16", "eager-channels-last"),
-        ("CopiesOfManyKinds", "2,4,8,16", "eager"),
-    ):
-        yield Set(f"tests/false_alarms.py:{name}", "training", configuration, inputs=(f"f32[{shape}]",))
+    rows: tuple[tuple[str, Mode, str, str], ...] = (
+        ("SqueezeAndAttend", "inference", "2,3,16,16", "eager-channels-last,inductor"),
+        ("SqueezeAndAttend", "training", "2,3,16,16", "eager-channels-last"),
+        ("TwoConvolutions", "inference", "2,3,16,16", "eager,eager-channels-last,inductor"),
+        ("MovesOnly", "inference", "2,8,6,6", "eager,inductor"),
+        ("MovesOnlyThatKeepChannelsLast", "inference", "2,8,6,6", "eager-channels-last,inductor-channels-last"),
+        ("Transposes", "inference", "2,8,6,6", "eager,inductor"),
+        ("CopiesOfManyKinds", "training", "2,4,8,16", "eager"),
+        ("Tokens", "inference", "2,8,6,6", FORMATS),
+        ("ContiguousTokens", "inference", "2,8,6,6", FORMATS),
+        ("SequenceConvolution", "inference", "2,32,16", "eager,inductor"),
+        ("NormalizedByGroup", "inference", "2,8,16,16", "eager-channels-last,inductor-channels-last"),
+        ("SlowConvolution", "inference", "1,2,4,6,6", "eager,inductor"),
+        ("ClonesAndMutates", "inference", "2,8,6,6", FORMATS),
+        ("Classifier", "inference", "2,3,16,16", "eager-channels-last"),
+    )
+    for name, mode, shape, configurations in rows:
+        yield Set(f"tests/false_alarms.py:{name}", mode, configurations, inputs=(f"f32[{shape}]",))
 
 
 def _examples() -> Iterator[Set]:
@@ -126,12 +116,7 @@ OF_GPUS = tuple(sorted(folder.name for folder in HERE.glob("*.nvidia-*")))
 
 
 def record(wanted: Set) -> list[Recording]:
-    """
-    Runs a diagnosis; of several profiled iterations only the quietest is kept.
-
-    Args:
-        wanted: What to run.
-    """
+    """Runs a diagnosis; of several profiled iterations only the quietest is kept."""
     from layoutdoctor.privacy import scrub
     from layoutdoctor.run.diagnose import diagnose_object, diagnose_request
     from layoutdoctor.run.watching import Watch
@@ -157,20 +142,12 @@ def record(wanted: Set) -> list[Recording]:
         subject = load_target(str(ROOT / wanted.model), inputs=wanted.inputs)
         torch._dynamo.mark_dynamic(subject.args[0], wanted.dynamic_dimension)
         diagnose_object(subject.model, subject.args, request, watch)
-    found = []
-    for recording in watch.latest:
-        quietest = tuple(sorted(recording.iterations, key=unrest)[:1])
-        found.append(scrub(msgspec.structs.replace(recording, iterations=quietest)))
-    return found
+    quietest = ((recording, sorted(recording.iterations, key=unrest)[:1]) for recording in watch.latest)
+    return [scrub(msgspec.structs.replace(one, iterations=tuple(kept))) for one, kept in quietest]
 
 
 def main(names: list[str]) -> None:
-    """
-    Records what is not there yet.
-
-    Args:
-        names: Of sets; all where there are none.
-    """
+    """Records the named sets that are not there yet, or all."""
     from layoutdoctor.recording.saved import SUFFIX, save_recording
 
     for name in names or SETS:

@@ -18,16 +18,15 @@ import layoutdoctor
 from layoutdoctor.diagnosis.accepted import load_accepted
 from layoutdoctor.errors import LayoutDoctorError
 
-HARMLESS = ("object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "array.__new__")
-HARMLESS += (
-    "builtins.id",
-    "code.__new__",
-    "cpython.run_stdin",
-    "os.listdir",
-    "os.scandir",
-    "gc.",
-    "sys.unraisablehook",
+HARMLESS = tuple(
+    "object.__getattr__ object.__setattr__ object.__delattr__ sys._getframe array.__new__ builtins.id code.__new__ "
+    "cpython.run_stdin os.listdir os.scandir gc. sys.unraisablehook sqlite3.connect/handle".split()
 )
+READERS: dict[str, Any] = {
+    "trace": layoutdoctor.examine_trace,
+    "diagnosis": layoutdoctor.load,
+    "accepted": load_accepted,
+}
 
 events: list[str] = []
 is_watching = False
@@ -37,22 +36,15 @@ allowed = ""
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
     if not is_watching or event.startswith(HARMLESS):
         return
-    named = {"open": 0, "sqlite3.connect": 0}.get(event)
-    if named is not None and allowed in str(arguments[named]):
-        return
-    if event == "sqlite3.connect/handle":
+    if event in ("open", "sqlite3.connect") and allowed in str(arguments[0]):
         return
     events.append(f"{event} {arguments!r}"[:300])
-
-
-def readers() -> dict[str, Any]:
-    return {"trace": layoutdoctor.examine_trace, "diagnosis": layoutdoctor.load, "accepted": load_accepted}
 
 
 def main(folder: Path, warm: Path) -> None:
     global is_watching, allowed
     for path in sorted(warm.iterdir()):  # late imports, once
-        for read in readers().values():
+        for read in READERS.values():
             with contextlib.suppress(LayoutDoctorError):
                 read(path)
     sys.addaudithook(watch)
@@ -63,7 +55,7 @@ def main(folder: Path, warm: Path) -> None:
     outcomes = {}
     for path in sorted(folder.iterdir()):
         allowed = path.name
-        for name, read in readers().items():
+        for name, read in READERS.items():
             events.clear()
             message, start = "", time.monotonic()
             is_watching = True

@@ -50,10 +50,7 @@ def test_a_link_is_replaced_and_never_followed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret"]
 
 
-def test_pipes_and_devices_are_no_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.json")
-    assert "it is a pipe or a device; name another file" in refusal(str(tmp_path / "pipe.json"))
-
+def test_a_pipe_that_is_made_meanwhile_is_no_file(tmp_path: Path) -> None:
     (output,) = prepare_outputs([str(tmp_path / "late.json")], force=True)
     os.mkfifo(tmp_path / "late.json")
     with pytest.raises(OSError, match="it is a pipe or a device"):
@@ -145,18 +142,6 @@ def test_a_working_folder_that_was_removed_costs_nothing_but_relative_names(
     ):
         assert main([*words, *(["-q"] if words[0] != "explain" else [])]) == status, capsys.readouterr()
     assert working_folder(tmp_path) == tmp_path
-
-
-def test_lines_of_a_scan_take_the_place_of_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("good.json").write_text(GOOD)
-    Path("keep").write_text("keep")
-    Path("rows.jsonl").symlink_to("keep")
-
-    assert main(["scan", "good.json", "-q", "--output", "rows.jsonl", "--force"]) == 0
-
-    assert (Path("keep").read_text(), Path("rows.jsonl").is_symlink()) == ("keep", False)
-    assert Path("rows.jsonl").read_text().count("\n") == 1
 
 
 @for_each(

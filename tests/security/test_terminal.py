@@ -68,6 +68,7 @@ import os, torch
 from torch import nn
 
 EVIL = {evil!r}
+os.system("echo SHOUTED")
 
 class Model(nn.Module):
     def __init__(self):
@@ -113,6 +114,8 @@ def test_a_model_that_prints_secrets_and_control_characters_and_dies_leaves_neit
     assert "HF_TOKEN=" in diagnosis["trials"][1]["failure"]["log"]  # it was kept, without the secret
     ours = [line for line in ended.stderr.splitlines() if line.startswith("layoutdoctor: ")]
     assert len(ours) > 4
+    assert "SHOUTED" in ended.stderr
+    assert "SHOUTED" not in ended.stdout  # which is the report's
     assert_harmless("\n".join((*ours, ended.stdout)))
     for path in folder.glob("report.*"):
         text = path.read_text()

@@ -135,6 +135,9 @@ def test_channels_last_alone_adds_the_compilers_conversions_to_the_librarys() ->
         ("to_contiguous", "activation", "network.0"),
         *(("to_contiguous", "weight", f"network.{number}") for number in range(3)),
     ]
+    weights = [c for c in found if c.tensor == "weight"]
+    assert {(c.dtype, c.target_dtype) for c in weights} == {("float32", "bfloat16")}  # the cast travels with it
+    assert all(c.target and c.bytes_moved == c.target.element_count * (4 + 2) for c in weights)
     assert (back.role, back.tensor, back.kernel) == ("exit", "activation", "triton_poi_fused__to_copy_convolution_3")
     assert back.seconds == pytest.approx(by_hand[str(back.kernel)], rel=0.01)
     assert not in_graphs(trial_of(diagnosed(SEED), "inductor"))
