@@ -72,6 +72,7 @@ site: $(STAMP) ## build the documentation as a site in .site, with a page for ea
 gpu-wheels: ## put wheels of the dependencies into .whl, for a machine with a GPU that cannot fetch any
 	@rm -rf .whl && mkdir .whl
 	@sed -n '/^dependencies = /,/^]/s/^  "\([a-z].*\)",$$/\1/p' pyproject.toml | grep -vE '^(torch|triton|numpy|networkx|jinja2)\b' > .whl/needed.txt
+	@printf 'pytest\npytest-timeout\n' >> .whl/needed.txt  # for tests/gpu
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --only-binary=:all: --implementation cp --python-version 3.12 \
 	  $(foreach n,12 17 24 27 28 34,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
 	  --dest .whl --requirement .whl/needed.txt
