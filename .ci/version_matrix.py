@@ -8,7 +8,7 @@ what layoutdoctor needs, and what its capture tests need. A wheel with CUDA take
 download; an environment is deleted once its version is done, unless ``--keep``. Tests and probe run in a copy of the
 repository, so that it may be edited meanwhile.
 
-Writes benchmarks/results/version_matrix.json and prints the table of docs/versions.md in Markdown.
+Writes benchmarks/results/version_matrix.json and prints a table in Markdown, which docs/versions.md sums up.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _say(text: str) -> None:
 
 def markdown_table(results: dict[str, Any]) -> str:
     """
-    The table of docs/versions.md: a row for each capability, a column for each version.
+    The results in Markdown: a row for each capability, a column for each version.
 
     Args:
         results: By version, as in the JSON file.
