@@ -19,7 +19,7 @@ from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import clean, place_of, project_path
 from layoutdoctor.rules.round_trips import LD101 as ROUND_TRIP
 from layoutdoctor.run.diagnose import record_only
-from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
+from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import count_of, distinct, joined, layout_words, op_words
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _wasted(diagnosis: Diagnosis, trial: Trial, modules: frozenset[str]) -> _Was
         and pair.module not in modules
         and not {pair.first, pair.second} <= covered
     )
-    seconds = known_sum(0.0, *(pair.seconds for pair in pairs))
+    seconds = sum_if_all_known(0.0, *(pair.seconds for pair in pairs))
     total = trial.kernels.seconds if trial.kernels is not None else None
     return _Wasted(trial, pairs, seconds, seconds / total if seconds is not None and total else None)
 

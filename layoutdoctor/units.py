@@ -14,7 +14,7 @@ _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _SIZE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
-def known_sum(*values: _Number | None) -> _Number | None:
+def sum_if_all_known(*values: _Number | None) -> _Number | None:
     """A sum; None where one of its terms is not known, or there is none."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

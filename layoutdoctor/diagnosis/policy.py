@@ -12,7 +12,7 @@ from layoutdoctor.diagnosis.record import Count, Factor, PositiveSeconds, Record
 from layoutdoctor.diagnosis.saved import UNREADABLE, read_saved, reason_of
 from layoutdoctor.diagnosis.subject import Configuration, Mode
 from layoutdoctor.errors import RecordError
-from layoutdoctor.units import known_sum
+from layoutdoctor.units import sum_if_all_known
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ class Policy(Record, frozen=True, kw_only=True):
         for case in self.cases:
             seconds = self.seconds_of(case, case.use if name is None else name, at_most=at_most)
             weighted.append(None if seconds is None else case.weight * seconds)
-        return known_sum(*weighted)
+        return sum_if_all_known(*weighted)
 
 
 def load_policy(path: str | Path) -> Policy:

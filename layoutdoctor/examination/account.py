@@ -20,7 +20,7 @@ from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.examination.kernels.names import is_fallback
-from layoutdoctor.units import known_sum
+from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         backward=graph.direction == "backward" or node.backward,
         nodes=(node,),
         layout=_layout_read(graph, node, next((e.layout for e in (*reads[:1], node) if e.layout is not None), None)),
-        tensor_bytes=known_sum(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
+        tensor_bytes=sum_if_all_known(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
         call=call,
     )
 
@@ -423,7 +423,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         faster_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[1]))),
         slower_layout=layouts[0],
         faster_layout=layouts[1],
-        tensor_bytes=known_sum(*(piece.tensor_bytes for piece in slow)),
+        tensor_bytes=sum_if_all_known(*(piece.tensor_bytes for piece in slow)),
         count=len(groups),
     )
 

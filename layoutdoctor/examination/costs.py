@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_norms
-from layoutdoctor.units import format_share, known_sum
+from layoutdoctor.units import format_share, sum_if_all_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
     return tuple(c for c in conversions_of(trial) if (c.owner != "library" or c.id in ran) and c.owner != unsure)
 
 
-def sum_known(values: Iterable[Number | None]) -> Number | None:
+def sum_of_known(values: Iterable[Number | None]) -> Number | None:
     """The sum of the values that were recorded, all in one unit; None if no value was."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
@@ -69,7 +69,7 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
     """The time of all conversions; None if the time of one is not known, 0 if there is no conversion."""
-    return known_sum(0.0, *(conversion.seconds for conversion in conversions))
+    return sum_if_all_known(0.0, *(conversion.seconds for conversion in conversions))
 
 
 def parts_of_pairs(
@@ -116,7 +116,7 @@ def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Place]:
         if one.module is not None or one.location is not None:
             groups[one.module, one.location].append(one)
     found = [
-        Place(*key, sum_known(one.seconds for one in own), sum(one.bytes_moved or 0 for one in own))
+        Place(*key, sum_of_known(one.seconds for one in own), sum(one.bytes_moved or 0 for one in own))
         for key, own in groups.items()
     ]
     return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved))
@@ -147,7 +147,7 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
         return kernels.convolution_seconds
     called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name says more
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
-    return known_sum(0.0, *own) if kernels.kernels else None
+    return sum_if_all_known(0.0, *own) if kernels.kernels else None
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
@@ -201,7 +201,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         ran: dict[int, list[float | None]] = defaultdict(list)
         for position, launch in numbers.items():
             ran[launch].append(kernels[position].seconds)
-        sums = {launch: known_sum(*times) for launch, times in ran.items()}
+        sums = {launch: sum_if_all_known(*times) for launch, times in ran.items()}
         # A graph may have run several times: the mean time counts.
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
         flow = BufferGraph(graph)

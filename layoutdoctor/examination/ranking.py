@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Record, Seconds
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import all_conversions_of, sum_known
+from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import convolves
 from layoutdoctor.words import distinct
 
@@ -143,8 +143,8 @@ def _spent(
     ids = {(one.kernel, one.seconds) for one in converted.values()}
     own = [kernel for kernel in own if (kernel.name, kernel.seconds) not in ids]
     return Spent(
-        seconds=sum_known(kernel.seconds for kernel in own),
-        conversion_seconds=sum_known(one.seconds for one in converted.values()) if converted else 0.0,
+        seconds=sum_of_known(kernel.seconds for kernel in own),
+        conversion_seconds=sum_of_known(one.seconds for one in converted.values()) if converted else 0.0,
         conversion_count=len(converted),
         implementations=tuple(distinct(kernel.implementation for kernel in own)),
     )

@@ -10,7 +10,7 @@ from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows, ScanRow
 from layoutdoctor.diagnosis.writing import printable
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
-from layoutdoctor.examination.costs import counted_conversions, sum_known
+from layoutdoctor.examination.costs import counted_conversions, sum_of_known
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.fleet.sources import is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
@@ -144,9 +144,9 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
         msgspec.structs.replace(
             row,
             count=sum(conversion.count for conversion in conversions),
-            nanoseconds=sum_known(_ns(conversion.seconds) for conversion in conversions) or 0,
-            exposed_nanoseconds=sum_known(_ns(conversion.exposed_seconds) for conversion in conversions),
-            bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
+            nanoseconds=sum_of_known(_ns(conversion.seconds) for conversion in conversions) or 0,
+            exposed_nanoseconds=sum_of_known(_ns(conversion.exposed_seconds) for conversion in conversions),
+            bytes_moved=sum_of_known(conversion.bytes_moved for conversion in conversions),
         )
         for row, conversions in alike.items()
     )

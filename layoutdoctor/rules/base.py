@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import Finding
-from layoutdoctor.examination.costs import places_of, sum_known
+from layoutdoctor.examination.costs import places_of, sum_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -92,7 +92,7 @@ class Rule:
             suggestion=suggestion,
             location=place.location if place is not None else None,
             module=place.module if place is not None else None,
-            seconds=sum_known(c.seconds for c in conversions) if seconds is None else seconds,
-            bytes_moved=sum_known(c.bytes_moved for c in conversions) if bytes_moved is None else bytes_moved,
+            seconds=sum_of_known(c.seconds for c in conversions) if seconds is None else seconds,
+            bytes_moved=sum_of_known(c.bytes_moved for c in conversions) if bytes_moved is None else bytes_moved,
             evidence=tuple(dict.fromkeys((c.id for c in conversions) if evidence is None else evidence)),
         )

@@ -14,7 +14,7 @@ from layoutdoctor.examination.costs import (
     counted_conversions,
     dearest_of,
     launch_count,
-    sum_known,
+    sum_of_known,
 )
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
@@ -276,8 +276,8 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
 
 
 def _cost_words(conversions: Sequence[Conversion]) -> str:
-    moved = sum_known(c.bytes_moved for c in conversions)
-    seconds = sum_known(c.seconds for c in conversions if not c.fused)
+    moved = sum_of_known(c.bytes_moved for c in conversions)
+    seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
     known = (None if moved is None else format_bytes(moved), None if seconds is None else format_seconds(seconds))
     return f" ({words})" if (words := joined(known, ", ")) else ""
 
@@ -378,7 +378,7 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
         is_given = formats == "preserve" and not evidence.inputs_not_channels_last(diagnosis)
         if not conversions and (is_given or formats == "channels_last"):
             continue
-        seconds = sum_known(conversion.seconds for conversion in conversions if not conversion.fused)
+        seconds = sum_of_known(conversion.seconds for conversion in conversions if not conversion.fused)
         times = Times(diagnosis)
         gain = times.fastest((*_WAYS_AROUND, *OFF))
         yield LD206.finding(
@@ -389,7 +389,7 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
             evidence=[conversion.id for conversion in conversions] or [graph.name for graph, _ in graphs],
             at=dearest_of(conversions),
             seconds=seconds,
-            bytes_moved=sum_known(conversion.bytes_moved for conversion in conversions),
+            bytes_moved=sum_of_known(conversion.bytes_moved for conversion in conversions),
         )
         return
 
@@ -445,7 +445,7 @@ def _mismatch_cost_words(trial: Trial, conversions: Sequence[Conversion], second
     owners, fused = Counter(conversion.owner for conversion in written), sum(c.fused for c in written)
     by = listing([f"{count} by the {owner}" for owner, count in sorted(owners.items())])
     by += f", {fused} of them in kernels that compute as well" if fused else ""
-    moved = sum_known(conversion.bytes_moved for conversion in conversions)
+    moved = sum_of_known(conversion.bytes_moved for conversion in conversions)
     cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
     words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
     return joined((words, None if moved is None else format_bytes(moved), cost), ", ")

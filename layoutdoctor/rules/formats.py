@@ -11,7 +11,7 @@ from layoutdoctor.examination.costs import (
     count_by_tensor,
     counted_conversions,
     dearest_of,
-    sum_known,
+    sum_of_known,
 )
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
@@ -58,7 +58,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         rest = _kinds({kind: left.get(kind, 0) for kind in fewer})
         facts = (
             f"{shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
-            wording.cost_words(baseline, sum_known(c.seconds for c in conversions)),
+            wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions)),
             f"{shown(gain.name)} {rest}" if rest else None,
         )
     message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain, times.baseline)}"
@@ -71,7 +71,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
         seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
-        bytes_moved=sum_known(c.bytes_moved for c in conversions),
+        bytes_moved=sum_of_known(c.bytes_moved for c in conversions),
     )
 
 
@@ -219,7 +219,7 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
         trial.name,
         joined((message, joined(costs, ", ") if conversions else None)),
         _one_format(diagnosis, trial, wanted),
-        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions)),
+        severity=evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions)),
         evidence=(flip.name, convolution.name, *(c.id for c in conversions)),
         at=flip,
         conversions=conversions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import stride_order
-from layoutdoctor.examination.costs import conversions_of, launch_count, sum_known
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
@@ -48,7 +48,7 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
         if not copies:
             return
         # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
-        unasked = sum_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
+        unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
         count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
         ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
         names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
@@ -82,7 +82,7 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
     for trial in evidence.trace_trials(diagnosis):
         copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
-        seconds, count = sum_known(c.seconds for c in copies), launch_count(copies)
+        seconds, count = sum_of_known(c.seconds for c in copies), launch_count(copies)
         permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
         facts = joined((f"{count} {permutes} no memory format", wording.on_dearest_shapes(copies)), ", ")
         if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
@@ -166,10 +166,10 @@ def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conver
     """None if they are too little to report, or took no time that was recorded."""
     if kernels.seconds is None and conversions and not evidence.is_trace(trial):
         return "note"
-    seconds = sum_known(c.seconds for c in conversions)
+    seconds = sum_of_known(c.seconds for c in conversions)
     if not evidence.takes_at_least(trial, seconds, _LEAST_SHARE):
         return None
-    own, whole = sum_known(c.seconds for c in _of_convolutions(kernels, conversions)), kernels.convolution_seconds
+    own, whole = sum_of_known(c.seconds for c in _of_convolutions(kernels, conversions)), kernels.convolution_seconds
     is_large_part = own is not None and bool(whole) and own >= _LOSS_SHARE_OF_CONVOLUTIONS * (whole or 0.0)
     least = evidence.NEGLIGIBLE_SHARE if is_large_part else _LOSS_SHARE
     return "warning" if evidence.takes_at_least(trial, seconds, least) else "note"
@@ -192,7 +192,9 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
         ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
     )
     if all(c.tensor == "unknown" for c in conversions):
-        seconds = [(sum_known(c.seconds for c in conversions if c.of_batch is is_batch)) for is_batch in (True, False)]
+        seconds = [
+            (sum_of_known(c.seconds for c in conversions if c.of_batch is is_batch)) for is_batch in (True, False)
+        ]
         nouns = ("activations and their gradients", "weights and theirs")
         sides = [f"{format_seconds(spent)} of {of}" for spent, of in zip(seconds, nouns, strict=True) if spent]
         of = f"by launch grids {' and '.join(sides)}" if sides else "of which tensors was not recorded"

@@ -15,7 +15,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name
-from layoutdoctor.units import format_seconds, known_sum
+from layoutdoctor.units import format_seconds, sum_if_all_known
 from layoutdoctor.words import distinct, layout_words, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> floa
     """The time of the conversions that some outputs of one trial leave to their reader; None if not known."""
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
     nodes = [(change.returned, _output_node(change)) for change in changes]
-    moved = known_sum(*(tensor_bytes(layout, node.dtype, node.dtype) if node else None for layout, node in nodes))
+    moved = sum_if_all_known(
+        *(tensor_bytes(layout, node.dtype, node.dtype) if node else None for layout, node in nodes)
+    )
     return moved / bandwidth if bandwidth and moved is not None else None
 
 

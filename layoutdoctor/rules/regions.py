@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
-from layoutdoctor.examination.costs import Place, all_conversions_of, sum_known
+from layoutdoctor.examination.costs import Place, all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
@@ -136,7 +136,7 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
         trial.name,
         joined((what, joined((_paid_words(paid), wording.conversion_cost_words(trial, paid)), ", "))),
         _breaker_suggestion(diagnosis, trial, worst),
-        severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in paid)),
+        severity=evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in paid)),
         conversions=paid,
         evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
         at=worst,
@@ -320,7 +320,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
         for first, second, exit_, entry in cuts:
             both = (exit_, entry)
             own = [conversion for conversion in both if not conversion.fused]
-            seconds, moved = sum_known(c.seconds for c in own), sum_known(c.bytes_moved for c in both)
+            seconds, moved = sum_of_known(c.seconds for c in own), sum_of_known(c.bytes_moved for c in both)
             facts = (
                 "2 conversions",
                 None if moved is None else format_bytes(moved),

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
-from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_known
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
@@ -141,11 +141,11 @@ def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
 
 
 def _seconds(pairs: Sequence[RedundantPair]) -> float | None:
-    return sum_known(pair.seconds for pair in pairs)
+    return sum_of_known(pair.seconds for pair in pairs)
 
 
 def _bytes(pairs: Sequence[RedundantPair]) -> int | None:
-    return sum_known(pair.bytes_moved for pair in pairs)
+    return sum_of_known(pair.bytes_moved for pair in pairs)
 
 
 def _is_clean(trial: Trial) -> bool:
@@ -279,12 +279,12 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
         again = [conversion for _, own in repeated for conversion in own[1:]]
         # One conversion of each value has to stay: the largest.
         sizes = [[c.bytes_moved for c in own if c.bytes_moved is not None] for _, own in repeated]
-        moved = sum_known(sum(known) - max(known) if known else None for known in sizes)
+        moved = sum_of_known(sum(known) - max(known) if known else None for known in sizes)
         yield LD102.finding(
             trial.name,
             _message_of_values(values, repeated, again, moved),
             _suggestion_for_value(diagnosis, trial, repeated[0][1][0]),
-            severity=evidence.severity_of_cost(trial, sum_known(c.seconds for c in again)),
+            severity=evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in again)),
             conversions=again,
             bytes_moved=moved,
             evidence=[c.id for _, own in repeated for c in own],
@@ -370,7 +370,7 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
 def _message_of_values(
     values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None
 ) -> str:
-    own = wording.convolution_share_words(values.trial, sum_known(c.seconds for c in again), again)
+    own = wording.convolution_share_words(values.trial, sum_of_known(c.seconds for c in again), again)
     time = wording.sum_words(values.trial, again, own)
     costs = joined((time, format_bytes(moved) if moved else None), ", ")
     cost, facts = f": {costs}" if costs else "", _tensor_words(values, *repeated[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.choice import KEEPS_MEMORY
-from layoutdoctor.examination.costs import Place, sum_known
+from layoutdoctor.examination.costs import Place, sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
@@ -24,7 +24,7 @@ from layoutdoctor.rules.advice import (
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, known_sum
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, sum_if_all_known
 from layoutdoctor.words import (
     ONEDNN_LOG,
     count_of,
@@ -60,7 +60,7 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
     ):
         first = found[0]
         norm, layout = first.norm, first.layout
-        seconds = sum_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
+        seconds = sum_of_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
         shape, words = shape_words(layout.shape), layout_words(layout)
         tensor = f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
         message = (
@@ -262,7 +262,7 @@ def _seconds(trial: Trial, graph: Graph, kernel: str) -> float | None:
     """The kernel's time; None if another graph has one of the same name and the list does not say which ran."""
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
     ran = (k for k in kernels_of(trial) if k.name == kernel)
-    return sum_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
+    return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def _elements_read(graph: Graph, kernel: str) -> int | None:
@@ -272,7 +272,7 @@ def _elements_read(graph: Graph, kernel: str) -> int | None:
     buffers = [buffer for buffer in graph.buffers if buffer.kernel == kernel]
     read = {name for buffer in buffers for name in buffer.reads} - {buffer.name for buffer in buffers}
     known = [layout.element_count if (layout := layouts.get(name)) is not None else None for name in read]
-    return known_sum(0, *known)
+    return sum_if_all_known(0, *known)
 
 
 LD304 = Rule("LD304", "strided-reduction", strided_reductions)

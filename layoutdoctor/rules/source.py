@@ -11,7 +11,7 @@ from layoutdoctor.examination.costs import (
     all_conversions_of,
     dearest_of,
     launch_count,
-    sum_known,
+    sum_of_known,
 )
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
@@ -155,7 +155,7 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
             for c, image in found
         ]
         nodes = {convolution.node for convolution, _ in found}
-        seconds = sum_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
+        seconds = sum_of_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
         share = evidence.share_of_kernels(trial, seconds)
         has_patches = any(set(image) != {1} for _, image in found)
         if not has_patches if share is None else share < LEAST_SHARE:
@@ -326,7 +326,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
         # The baseline if the call is a step of its own there, else the trial in which it costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
         trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost_of_call(call[1]))
-        seconds = sum_known(c.seconds for c in conversions)
+        seconds = sum_of_known(c.seconds for c in conversions)
         if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
             part = _part_words(trial, conversions, counts[trial.name])
             yield _finding_about_call(diagnosis, trial, conversions, [other for other, _ in calls], part)
@@ -346,8 +346,8 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
 
 
 def _cost_of_call(conversions: Sequence[Conversion]) -> tuple[float, int]:
-    moved = sum_known(c.bytes_moved for c in conversions if not c.fused)
-    return (sum_known(c.seconds for c in conversions) or 0.0, moved or 0)
+    moved = sum_of_known(c.bytes_moved for c in conversions if not c.fused)
+    return (sum_of_known(c.seconds for c in conversions) or 0.0, moved or 0)
 
 
 def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
@@ -371,7 +371,7 @@ def _finding_about_call(
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
     needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
-    severity = evidence.severity_of_cost(trial, sum_known(c.seconds for c in conversions))
+    severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))
     if needed_by:
         suggestion = f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
     elif not _leaves_channels_last(conversions):

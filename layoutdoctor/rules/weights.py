@@ -12,7 +12,7 @@ from layoutdoctor.examination.costs import (
     conversions_of,
     dearest_of,
     launch_count,
-    sum_known,
+    sum_of_known,
 )
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.names import library_of
@@ -44,7 +44,7 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
         # A weight that is known by the order of kernels only makes it no loss.
         sure = [c for c in weights if training or c.confidence != "order"]
-        is_dear = evidence.takes_at_least(trial, sum_known(c.seconds for c in sure), _LOSS_SHARE)
+        is_dear = evidence.takes_at_least(trial, sum_of_known(c.seconds for c in sure), _LOSS_SHARE)
         if training and not is_dear:
             return
         frozen = _frozen(diagnosis, trial)
@@ -74,7 +74,7 @@ def _conversion_message(trial: Trial, weights: Sequence[Conversion]) -> str:
         f"{guessed} of them known by the order of kernels only" if guessed else None,
         wording.owner_words(weights),
     )
-    costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_known(c.seconds for c in weights)),)
+    costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_of_known(c.seconds for c in weights)),)
     if evidence.is_trace(trial):
         costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(weights))
     return joined((joined(facts, ", "), joined(costs)), ": ")
@@ -238,7 +238,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
     # Casts that are steps of their own; the time of a conversion has its cast in it.
     steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
-    seconds = sum_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
+    seconds = sum_of_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
     message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
     both = sum(bool(weight.conversions) for weight in weights)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import places_of, sum_known
+from layoutdoctor.examination.costs import places_of, sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, line_words, listing, shape_words
@@ -56,9 +56,9 @@ def cost_words(
 
 def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """The time of conversions if it was recorded, else the bytes they move; None if neither is known."""
-    seconds = sum_known(conversion.seconds for conversion in conversions)
+    seconds = sum_of_known(conversion.seconds for conversion in conversions)
     if seconds is None:
-        return moved_words(sum_known(conversion.bytes_moved for conversion in conversions))
+        return moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))
     return sum_words(
         trial, conversions, convolution_share_words(trial, seconds, conversions), estimate_words(conversions)
     )
@@ -66,8 +66,8 @@ def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> st
 
 def sum_words(trial: Trial, costs: Sequence[Conversion | RedundantPair], *remarks: str | None) -> str | None:
     """The time of all of them, and the part of it in which nothing else ran, as ``cost_words`` has it."""
-    exposed = sum_known(cost.exposed_seconds for cost in costs)
-    return cost_words(trial, sum_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
+    exposed = sum_of_known(cost.exposed_seconds for cost in costs)
+    return cost_words(trial, sum_of_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
 
 
 def convolution_share_words(trial: Trial, seconds: float | None, conversions: Iterable[Conversion]) -> str | None:

@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.comparison import (
     RoundTripChange,
 )
 from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
-from layoutdoctor.units import format_seconds, format_significant, known_sum
+from layoutdoctor.units import format_seconds, format_significant, sum_if_all_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,9 @@ def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
         exposed_conversion_seconds=_per(_exposed_seconds(trial, conversions), parts),
         convolution_seconds=_per(kernels.convolution_seconds if kernels is not None else None, parts),
         redundant_pair_count=per(len(pairs), parts),
-        redundant_pair_seconds=_per(known_sum(0.0, *(p.seconds for p in parts_of_pairs(pairs, conversions))), parts),
+        redundant_pair_seconds=_per(
+            sum_if_all_known(0.0, *(p.seconds for p in parts_of_pairs(pairs, conversions))), parts
+        ),
     )
 
 
@@ -96,7 +98,7 @@ def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> 
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
     if libraries and kernels is not None and kernels.exposed_conversion_seconds is not None:
         libraries = [kernels.exposed_conversion_seconds]
-    return known_sum(0.0, *own, *libraries)
+    return sum_if_all_known(0.0, *own, *libraries)
 
 
 def conversion_changes(
@@ -131,7 +133,9 @@ def _joined(
     changes = []
     for key, sides in groups.items():
         old, new = (
-            Amount(count=per(count_of(own), part), seconds=_per(known_sum(*(item.seconds for item in own)), part))
+            Amount(
+                count=per(count_of(own), part), seconds=_per(sum_if_all_known(*(item.seconds for item in own)), part)
+            )
             if own
             else None
             for own, part in zip(sides, parts, strict=True)

@@ -37,7 +37,7 @@ from layoutdoctor.examination.changes.costs import (
     round_trip_changes,
 )
 from layoutdoctor.examination.choice import judge
-from layoutdoctor.units import format_ratio, known_sum
+from layoutdoctor.units import format_ratio, sum_if_all_known
 from layoutdoctor.words import STATUS_WORDS, shown
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _finding_change(old: Sequence[Finding], new: Sequence[Finding]) -> FindingCh
         place=str(own[0].location) if own[0].location is not None else None,
         old_count=len(old),
         new_count=len(new),
-        seconds=known_sum(*(finding.seconds for finding in own)),
+        seconds=sum_if_all_known(*(finding.seconds for finding in own)),
         is_accepted=bool(new) and all(finding.accepted is not None for finding in new),
     )
 

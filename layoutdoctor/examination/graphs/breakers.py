@@ -21,7 +21,7 @@ from layoutdoctor.examination.graphs.buffers import (
 )
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
-from layoutdoctor.units import known_sum
+from layoutdoctor.units import sum_if_all_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -457,8 +457,8 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
         breakers.append(
             msgspec.structs.replace(
                 breaker,
-                seconds=known_sum(*(part.seconds for part in parts)),
-                bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
+                seconds=sum_if_all_known(*(part.seconds for part in parts)),
+                bytes_moved=sum_if_all_known(*(part.bytes_moved for part in parts)),
             )
         )
     return msgspec.structs.replace(graph, breakers=tuple(breakers))

@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph, Source, is_only
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
-from layoutdoctor.units import known_sum
+from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import distinct
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class _Region:
         """
         costly = [c for c in (*(c for _, c in self.free), *(c for _, c in self.entering)) if moves(c)]
         new = [values[name] for name in (*(self.pinned - self.leaving.keys()), *self.foreign)]
-        today = known_sum(0, *(conversion.bytes_moved for conversion in costly))
-        then = known_sum(0, *(tensor_bytes(value.layout, value.dtype, value.dtype) for value in new))
+        today = sum_if_all_known(0, *(conversion.bytes_moved for conversion in costly))
+        then = sum_if_all_known(0, *(tensor_bytes(value.layout, value.dtype, value.dtype) for value in new))
         return None if today is None or then is None else today - then
 
     def ways(
@@ -128,7 +128,7 @@ def _pair(
 ) -> RedundantPair:
     """The record of a pair: the last of ``parts`` converts back from B to A, the others from A to B."""
     first, *also, second = parts
-    seconds = known_sum(*(part.seconds for part in timed))
+    seconds = sum_if_all_known(*(part.seconds for part in timed))
     is_estimate = any(part.seconds_source == "estimated" for part in timed)
     return RedundantPair(
         kind="through" if between else "adjacent",
@@ -137,7 +137,7 @@ def _pair(
         second=second.id,
         between=between,
         seconds=seconds,
-        bytes_moved=known_sum(*(part.bytes_moved for part in parts)),
+        bytes_moved=sum_if_all_known(*(part.bytes_moved for part in parts)),
         location=location,
         module=second.module or first.module,
         proof=proof,
@@ -145,7 +145,7 @@ def _pair(
         also=tuple(part.id for part in also),
         graph=first.graph,
         seconds_source=None if seconds is None else "estimated" if is_estimate else "measured",
-        exposed_seconds=known_sum(*(part.exposed_seconds for part in timed)),
+        exposed_seconds=sum_if_all_known(*(part.exposed_seconds for part in timed)),
     )
 
 

@@ -28,7 +28,7 @@ from layoutdoctor.examination.kernels.summaries import (
 )
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
-from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, known_sum
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, sum_if_all_known
 from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
@@ -331,15 +331,15 @@ class Records:
             first=first.id,
             second=second.id,
             between=tuple(_short(name) for name in pair.between),
-            seconds=known_sum(first.seconds, second.seconds),
-            bytes_moved=known_sum(first.bytes_moved, second.bytes_moved),
+            seconds=sum_if_all_known(first.seconds, second.seconds),
+            bytes_moved=sum_if_all_known(first.bytes_moved, second.bytes_moved),
             location=place.location or first.location,
             module=place.module,
             proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
             tensor_shape=pair.shape,
             seconds_source="measured",
             confidence=pair.confidence,
-            exposed_seconds=known_sum(first.exposed_seconds, second.exposed_seconds),
+            exposed_seconds=sum_if_all_known(first.exposed_seconds, second.exposed_seconds),
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.costs import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
-from layoutdoctor.units import format_bytes, format_seconds, format_share, known_sum
+from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def conversions_sentence(trial: Trial) -> str | None:
     if not counted:
         return None
     seconds, whole = sum_seconds(counted), trial.kernel_seconds
-    moved, cost = known_sum(*(conversion.bytes_moved for conversion in counted)), ""
+    moved, cost = sum_if_all_known(*(conversion.bytes_moved for conversion in counted)), ""
     if seconds is not None and whole:
         cost = f", {format_share(seconds / whole)} of kernel time"
     elif moved is not None:

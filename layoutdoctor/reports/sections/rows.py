@@ -25,7 +25,7 @@ from layoutdoctor.reports.sections.wording import (
     recorded_trial,
     shown_name,
 )
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, known_sum
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing, shown
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def tensors_in_short(trial: Trial) -> list[str]:
 
 def _moved(trial: Trial) -> str:
     """Bytes that the conversions of a static trial move, in brackets; empty if one is not known."""
-    moved = known_sum(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
+    moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
     return f" ({format_bytes(moved)})" if moved is not None else ""
 
 

@@ -28,7 +28,7 @@ from layoutdoctor.reports.sections.wording import (
     kind_of_file,
     recorded_trial,
 )
-from layoutdoctor.units import format_seconds, format_share, known_sum
+from layoutdoctor.units import format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import (
     OPERATION_AVERAGES,
     OWNER_WORDS,
@@ -294,7 +294,7 @@ def _round_trips(trial: Trial, kind: str) -> str:
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once
-    spent = known_sum(*(part.seconds for part in wasted))
+    spent = sum_if_all_known(*(part.seconds for part in wasted))
     seconds = "" if spent is None else f", {format_seconds(spent)}"
     counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
     proofs = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]

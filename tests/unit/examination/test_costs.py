@@ -21,10 +21,10 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
     assert [c.id for c in costs.all_conversions_of(trial)] == ["a", "b"]
     assert [c.id for c in costs.conversions_of(trial)] == ["a"]
 
-    assert costs.sum_known([None, None]) is None
-    assert costs.sum_known([None, 1.5, 0.5]) == 2.0
-    assert costs.sum_known([None]) is None
-    assert costs.sum_known([None, 3, 4]) == 7
+    assert costs.sum_of_known([None, None]) is None
+    assert costs.sum_of_known([None, 1.5, 0.5]) == 2.0
+    assert costs.sum_of_known([None]) is None
+    assert costs.sum_of_known([None, 3, 4]) == 7
 
     assert costs.launch_count([to_channels_last("a", count=400), to_contiguous("b")]) == 401
 
