@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -76,8 +77,12 @@ def _no_launcher_is_left() -> Iterator[None]:
 
 
 def launchers() -> set[int]:
-    children = psutil.Process().children(recursive=True)
-    return {child.pid for child in children if "layoutdoctor" in " ".join(child.cmdline())}
+    found = set[int]()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "layoutdoctor" in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found
 
 
 @pytest.fixture
