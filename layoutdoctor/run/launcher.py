@@ -142,8 +142,6 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 def _host(order: Order, channel: Channel) -> None:
     """Loads the subject and says what it is; then runs the model in eager mode, or forks workers. Or is a worker."""
-    from layoutdoctor.capture.retarget_device import launch_no_kernels
-    from layoutdoctor.diagnosis.configurations import find_target
     from layoutdoctor.run.work import as_trained, describe_loaded, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
@@ -162,8 +160,6 @@ def _host(order: Order, channel: Channel) -> None:
     try:
         subject, forks = _load(request), may_fork(request)
         loaded, subject = describe_loaded(subject, request)
-        if request.lower_for is not None:
-            launch_no_kernels(find_target(request.lower_for))
         channel.send(msgspec.structs.replace(loaded, forks=forks))
         if order.reference is not None:
             run_in_eager_mode(subject, request.mode, order.reference, channel)
@@ -175,12 +171,16 @@ def _host(order: Order, channel: Channel) -> None:
 
 
 def _load(request: Request) -> LoadedSubject:
+    from layoutdoctor.capture.retarget_device import launch_no_kernels
+    from layoutdoctor.diagnosis.configurations import find_target
     from layoutdoctor.run.work import noting_threads
     from layoutdoctor.subjects.load import load_target
     from layoutdoctor.subjects.transport import load_subject
 
     with noting_threads() as note_threads:
-        if request.subject_directory is None:
+        if request.subject_directory is not None:
+            subject = load_subject(Path(request.subject_directory))
+        else:
             subject = load_target(
                 request.target or "",
                 inputs=request.inputs,
@@ -191,8 +191,9 @@ def _load(request: Request) -> LoadedSubject:
             )
             if request.threads is not None:
                 note_threads(request.threads)
-            return subject
-        return load_subject(Path(request.subject_directory))
+    if request.lower_for is not None:
+        launch_no_kernels(find_target(request.lower_for))
+    return subject
 
 
 # ---------------------------------------------------------------------------------------------- forking

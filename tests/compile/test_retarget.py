@@ -226,9 +226,16 @@ def get_init_inputs():
 """
 
 
-def test_a_model_with_a_triton_kernel_of_its_own_is_lowered_and_the_kernel_is_not_launched(tmp_path: Path) -> None:
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+"""With it, each worker loads the model for itself."""
+
+
+@pytest.mark.parametrize("before", ["", THREAD])
+def test_a_model_with_a_triton_kernel_of_its_own_is_lowered_and_the_kernel_is_not_launched(
+    before: str, tmp_path: Path
+) -> None:
     path, saved = tmp_path / "model.py", tmp_path / "d.json"
-    path.write_text(OWN_KERNEL, encoding="utf-8")
+    path.write_text(before + OWN_KERNEL, encoding="utf-8")
     words = [str(path), "--target", "cuda:90", "--configurations", "inductor,inductor-layout-opt-off"]
 
     assert main([*words, "--output", str(saved)]) == 0
