@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.view import View
     from layoutdoctor.rules import Rule
 
-MOST_LISTED = 1_000
-"""Rows of each long list; the JSON report has all."""
+MOST_LISTED = 200
+"""Rows of each long list, those that cost most; the JSON report has all."""
 MOST_NAMED = 50
 
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
