@@ -25,6 +25,7 @@ from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 OLDEST = (2, 7)
 NEWEST = (2, 15)
@@ -216,15 +217,26 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     inductor = {"fx_graph_remote_cache": False, "fx_graph_cache": False, **global_options}
     functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
     functorch |= {"force_non_lazy_backward_lowering": True}
-    dynamo = {"recompile_limit": 512, "accumulated_recompile_limit": 4096}
-    dynamo |= {"automatic_dynamic_shapes": False, "suppress_errors": False}
+    dynamo = {"automatic_dynamic_shapes": False, "suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(without_recompile_limit())
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
-            known = {name: value for name, value in values.items() if hasattr(module, name)}
-            stack.enter_context(module.patch(**known))
+            stack.enter_context(_patched(module, values))
         yield
+
+
+def without_recompile_limit() -> AbstractContextManager[None]:
+    """A block in which a model is compiled for any number of shapes; torch runs the ninth in eager mode."""
+    import torch._dynamo.config as dynamo_config
+
+    return _patched(dynamo_config, {"recompile_limit": 512, "accumulated_recompile_limit": 4096})
+
+
+def _patched(module: Any, values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """A block with these settings, as far as this torch has them."""
+    return module.patch(**{name: value for name, value in values.items() if hasattr(module, name)})
 
 
 def compile_arguments_of(compiled: object) -> dict[str, Any]:

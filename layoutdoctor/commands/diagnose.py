@@ -30,6 +30,7 @@ from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import say
 from layoutdoctor.diagnosis.configurations import (
     ALL,
+    ONCE_FOR_ALL_SIZES,
     PACKAGE_SUFFIX,
     QUICK,
     TARGETS,
@@ -261,6 +262,13 @@ def diagnose_calls(
         weights: How often each comes.
     """
     from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
+
+    if (
+        arguments.configurations in ("default", QUICK, ALL)
+        and len({(one.inputs, one.subject_directory) for one in requests.values()}) > 1
+    ):
+        tried = (*plan.request.configurations, ONCE_FOR_ALL_SIZES)
+        requests = {name: msgspec.structs.replace(one, configurations=tried) for name, one in requests.items()}
 
     def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
         if arguments.format != "json":

@@ -63,6 +63,10 @@ BUILTIN_CONFIGURATIONS = (
     _inductor("inductor-layout-opt-forced", "forced"),
 )
 _BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+ONCE_FOR_ALL_SIZES = msgspec.structs.replace(
+    _BY_NAME[BASELINE], name=SYMBOLIC_SIZES, compile_arguments={"dynamic": True}
+)
+"""A model compiled once and called with several shapes: torch.compile makes the sizes that differ symbols."""
 QUICK = "quick"
 _SETS = {
     "default": DEFAULT_CONFIGURATIONS,
@@ -168,9 +172,10 @@ def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Con
     decides = configuration.layout_optimization != "default"
     own = ("freezing", *(("layout_optimization", "force_layout_optimization") if decides else ()))
     options = {name: value for name, value in given.get("options", {}).items() if name not in own}
+    arguments = {name: value for name, value in given.items() if name != "options"}
     return msgspec.structs.replace(
         configuration,
-        compile_arguments={name: value for name, value in given.items() if name != "options"},
+        compile_arguments={**configuration.compile_arguments, **arguments},
         inductor_options={**options, **configuration.inductor_options},
     )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
+from layoutdoctor.capture.compat import without_recompile_limit
 from layoutdoctor.diagnosis.policy import Policy, load_policy
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.copies import input_tensors
 from layoutdoctor.subjects.prepare import ReadyModel, compile_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from layoutdoctor.diagnosis.layout import Size
@@ -25,30 +27,53 @@ class PolicyModel:
     """
     A model that runs each call in the configuration that the policy has for it.
 
-    A copy of the model is made for each configuration when it is first needed. Shapes of no case run in the best single
-    choice.
+    A copy of the model is made for each configuration when it is first needed. Each of the policy's shapes is compiled
+    with its own sizes, as it was measured; other shapes run in the best single choice, whose sizes become symbolic.
     """
 
     def __init__(self, model: Callable[..., Any], policy: Policy) -> None:
         self._model, self.policy = model, policy
         self._by_name = {configuration.name: configuration for configuration in policy.configurations}
-        self._ready: dict[str, ReadyModel] = {}
+        self._ready: dict[tuple[str, bool], ReadyModel] = {}
+        self._compiled: set[Shapes] = set()
         self._choices: dict[tuple[str, int], dict[Shapes, str]] = {}
 
     def configuration_of(self, *args: Any, **kwargs: Any) -> str:
         """The name of the configuration that a call runs in."""
-        tensors = input_tensors(args, kwargs)
+        return self._choice(input_tensors(args, kwargs)) or self.policy.everywhere
+
+    def _choice(self, tensors: Sequence[torch.Tensor]) -> str | None:
+        """The configuration of the case with these shapes; None if there is none."""
         where = (tensors[0].device.type if tensors else "cpu", torch.get_num_threads())
         if where not in self._choices:
             self._choices[where] = _choices(self.policy, *where)
-        return self._choices[where].get(tuple(tuple(tensor.shape) for tensor in tensors), self.policy.everywhere)
+        return self._choices[where].get(_shapes(tensors))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy of the model for these inputs."""
-        name = self.configuration_of(*args, **kwargs)
-        if name not in self._ready:
-            self._ready[name] = compile_for(self._model, self._by_name[name])
-        return self._ready[name](*args, **kwargs)
+        tensors = input_tensors(args, kwargs)
+        name, shapes = self._choice(tensors), _shapes(tensors)
+        run = self._model_for(name or self.policy.everywhere, has_own_sizes=name is not None)
+        if shapes in self._compiled:
+            return run(*args, **kwargs)
+        with without_recompile_limit():  # torch counts all compiled copies of a model together
+            results = run(*args, **kwargs)
+        if name is not None:
+            self._compiled.add(shapes)
+        return results
+
+    def _model_for(self, name: str, *, has_own_sizes: bool) -> ReadyModel:
+        if (name, has_own_sizes) not in self._ready:
+            configuration = self._by_name[name]
+            if has_own_sizes and configuration.backend == "inductor":
+                arguments = {"dynamic": False, **configuration.compile_arguments}
+                configuration = msgspec.structs.replace(configuration, compile_arguments=arguments)
+            self._ready[name, has_own_sizes] = compile_for(self._model, configuration)
+        return self._ready[name, has_own_sizes]
+
+
+def _shapes(tensors: Sequence[torch.Tensor]) -> Shapes:
+    return tuple(tuple(tensor.shape) for tensor in tensors)
 
 
 def _choices(policy: Policy, device: str, threads: int) -> dict[Shapes, str]:

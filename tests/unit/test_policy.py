@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from torch import nn
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.answer import Ratio
+from layoutdoctor.diagnosis.configurations import ONCE_FOR_ALL_SIZES, compiled_with
 from layoutdoctor.diagnosis.policy import load_policy
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import RecordError, UsageError
@@ -32,9 +34,12 @@ from layoutdoctor.reports import render_policy
 from layoutdoctor.subjects.policy import apply_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.workers.messages import Request
 
 TWIN, EAGER = "inductor-channels-last", "eager"
 
@@ -65,6 +70,8 @@ def test_the_single_choice_is_certainly_faster_over_all_and_each_call_has_its_ow
         "  default; a choice by call is 1.30x faster than it.\n"
         "The worst exchange of choices: eager takes 3.20x as long as compiled + channels_last for 8x3x8x8, 1\n"
         "  of 11\n"
+        "Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes, which\n"
+        "  was not measured\n"
         'Apply it: model = layoutdoctor.apply_policy(model, "policy.json") # what --output policy.json wrote\n'
         "\n"
         "Calls: the default's time, the choice, and ratios to the default\n"
@@ -168,6 +175,60 @@ def test_a_model_runs_each_call_as_the_policy_says(tmp_path: Path) -> None:
 
     assert policy.everywhere == EAGER
     assert ran == [((1, 3, 8, 8), False), ((2, 3, 8, 8), True), ((5, 3, 8, 8), False), ((1, 3, 8, 8), False)]
+
+
+@pytest.mark.compile
+def test_each_shape_of_the_policy_is_compiled_with_its_own_sizes_and_all_others_once() -> None:
+    """As each was measured. With automatic dynamic shapes the second one's sizes become symbols, in another graph."""
+    shapes: list[tuple[object, ...]] = []
+
+    def compiled(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], **settings: object) -> Callable[..., Any]:
+        shapes.extend(tuple(map(str, one.shape)) for one in inputs if isinstance(one, torch.Tensor))
+        return graph.forward
+
+    threads = an_environment(thread_count=torch.get_num_threads())
+    policy = make_policy([of_batch(batch, 1.3, 0.5, environment=threads) for batch in range(1, 12)])
+    model = apply_policy(nn.ReLU(), policy)
+    torch._dynamo.reset()
+    with mock.patch("torch._inductor.compile_fx.compile_fx", compiled):
+        for batch in (*range(1, 12), *range(1, 16)):
+            model(torch.zeros(batch, 3, 8, 8))
+
+    assert shapes[:11] == [(str(batch), "3", "8", "8") for batch in range(1, 12)]
+    assert len(shapes) == 12  # one more for all others
+
+
+def test_shapes_are_also_tried_as_one_compiled_model_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[list[Configuration]] = []
+
+    def diagnose(arguments: object, conclusion: object, requests: dict[str, Request], conclude: object) -> int:
+        tried.extend(list(request.configurations) for request in requests.values())
+        return 0
+
+    monkeypatch.setattr("layoutdoctor.commands.several.diagnose_several", diagnose)
+    model = str(tmp_path / "model.py")
+    main([model, "--quick", "--input", "f32[1,4]", "--or", "--input", "f32[2,4]"])
+    main([model, "--quick", "--threads", "1,2"])
+    main([model, "--configurations", "eager,inductor", "--input", "f32[1,4]", "--or", "--input", "f32[2,4]"])
+
+    assert [ONCE_FOR_ALL_SIZES in one for one in tried] == [True, True, False, False, False, False]
+    assert compiled_with(ONCE_FOR_ALL_SIZES, {"mode": "default"}).compile_arguments == {
+        "dynamic": True,
+        "mode": "default",
+    }
+    of_users = compiled_with(ONCE_FOR_ALL_SIZES, {"dynamic": False})
+    assert of_users.compile_arguments == {"dynamic": False}  # a model of static sizes is the default
+
+
+def test_the_report_shows_what_symbolic_sizes_cost() -> None:
+    once = ONCE_FOR_ALL_SIZES.name
+    trials = (a_trial("inductor", measurement=a_measurement(*[10e-3] * 9)), a_trial(once))
+    fields = {"trials": trials, "comparison": a_comparison(a_ratio(once, 0.8))}
+    one, two = (msgspec.structs.replace(of_batch(batch, 1.0, 1.0), **fields) for batch in (1, 2))
+    text = " ".join(render_policy(make_policy([one, two])).split())
+
+    assert "a model compiled once for all gets symbolic sizes (compiled + symbolic-sizes)" in text
+    assert "call per call use compiled + symbolic-sizes 1x3x8x8 10.0 ms the default 0.80x 0.77 to 0.83" in text
 
 
 def test_a_policy_of_another_device_is_refused_and_one_of_other_threads_warned_of() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.configurations import SYMBOLIC_SIZES
 from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def build_policy_view(policy: Policy) -> Overview:
     """The report of a policy."""
     names = distinct([policy.everywhere, *(case.use for case in policy.cases)])
+    names += [SYMBOLIC_SIZES] if SYMBOLIC_SIZES not in names and _is_tried_with_symbols(policy) else []
     columns = [name for name in names if name != policy.baseline]
     devices = distinct(case.device_name or case.device for case in policy.cases)
     head = ("call", "per call", "use", *map(shown_name, columns))
@@ -50,6 +52,10 @@ def call_words(policy: Policy, case: Case) -> str:
     if len({one.weight for one in policy.cases}) > 1:
         words.append(f"{case.weight:g} of {sum(one.weight for one in policy.cases):g}")
     return ", ".join(words)
+
+
+def _is_tried_with_symbols(policy: Policy) -> bool:
+    return any(ratio.name == SYMBOLIC_SIZES for case in policy.cases for ratio in case.ratios)
 
 
 def _ratio_cell(case: Case, name: str) -> str:
@@ -95,4 +101,7 @@ def _lines(policy: Policy) -> Iterator[str]:
             f"The worst exchange of choices: {clean_name(shown(name))} takes {format_ratio(factor)} as long as "
             f"{clean_name(shown(case.use))} for {call_words(policy, case)}"
         )
+    if len({case.shapes for case in policy.cases}) > 1:
+        once = f" ({shown_name(SYMBOLIC_SIZES)})" if _is_tried_with_symbols(policy) else ", which was not measured"
+        yield f"Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes{once}"
     yield clean('Apply it: model = layoutdoctor.apply_policy(model, "policy.json")  # what --output policy.json wrote')
