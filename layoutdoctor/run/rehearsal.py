@@ -17,7 +17,7 @@ from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
-from layoutdoctor.subjects.copies import copy_model, input_tensors
+from layoutdoctor.subjects.copies import copy_model, device_of, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
 from layoutdoctor.subjects.subject import owned_module, set_mode
 from layoutdoctor.words import joined
@@ -223,7 +223,7 @@ def _without_autocast() -> Iterator[None]:
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:
-    return next((one.device for one in all_tensors(subject)), torch.device("cpu"))
+    return torch.device(device_of(owned_module(subject), subject.args, subject.kwargs))
 
 
 def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
