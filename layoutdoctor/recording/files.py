@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 from typing import TYPE_CHECKING
@@ -81,7 +82,10 @@ class TraceFile:
         except gzip.BadGzipFile as error:  # bytes that are not packed, behind those that are, do no harm
             self.is_cut = not byte_count or "Not a gzipped file" not in str(error)
         except IsADirectoryError as error:
-            raise TraceError(f"{cannot}: it is a directory; name the trace file in it") from error
+            advice = "name the trace file in it; 'layoutdoctor scan' examines all"
+            with contextlib.suppress(OSError, ValueError):
+                advice = f"name the file in it, such as {min(one.name for one in self.path.iterdir())!r}"
+            raise TraceError(f"{cannot}: it is a directory; {advice}") from error
         except FileNotFoundError as error:
             raise TraceError(f"{cannot}: there is no such file; check the path") from error
         except OSError as error:

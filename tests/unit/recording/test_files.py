@@ -106,7 +106,7 @@ def test_what_cannot_be_opened_is_named(path: Path, tmp_path: Path) -> None:
     locked.touch(0)
     reasons = {
         tmp_path / "missing": "there is no such file; check the path",
-        tmp_path: "it is a directory; name the trace file in it",
+        tmp_path: "it is a directory; name the file in it, such as 'locked'",
         path / "inner": "Not a directory",
         tmp_path / "a\0b": "embedded null byte",
         **({locked: "Permission denied"} if os.geteuid() else {}),
