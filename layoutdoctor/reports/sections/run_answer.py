@@ -14,6 +14,7 @@ from layoutdoctor.examination.costs import (
     count_by_tensor,
     counted_conversions,
     launch_count,
+    of_convolutions,
     parts_of_pairs,
     sum_seconds,
 )
@@ -230,7 +231,8 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
 
 def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     """How much ran for convolutions, and the part of it that the libraries' conversions take."""
-    count, part, whole = kernels.convolution_count, kernels.conversion_seconds, kernels.convolution_seconds
+    count, whole = kernels.convolution_count, kernels.convolution_seconds
+    part = sum_seconds(of_convolutions(kernels, [c for c in kernels.conversions if c.direction != "none"]))
     if count == 0:
         yield "Conv time", "none: no kernel ran for a convolution"
         return

@@ -114,6 +114,8 @@ def test_a_log_with_a_backward_is_of_a_training_step_and_gets_its_advice() -> No
     problem = "deconvolution mb1_ic1026oc1_ih1oh1kh1sh1dh0ph0_iw224ow58112kw1024sw256dw0pw0"
     assert notes["Created"] == f"2 primitives in 70.6 s; longest 70.6 s: {problem}"
     assert "bring inputs to few sizes" in notes["Reuse"]
+    notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / "mkldnn_2018.log")).answer.notes)
+    assert notes["Conv time"] == "2 kernels, 71.4 ms"  # the only reorder is beside a convolution of other sizes
 
 
 def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> None:
