@@ -75,6 +75,10 @@ _RECORD = {
     "log": _WITH_ONEDNN,
 }
 """How to record kernels; the view lists everything else that a file lacks."""
+_WITHOUT_OPERATIONS_BETWEEN = {
+    "table": "a table of totals has no order",
+    "log": "a log of oneDNN does not show what PyTorch ran between two reorders",
+}
 
 
 def build_run_answer(diagnosis: Diagnosis) -> Answer:
@@ -291,8 +295,8 @@ def _directions(conversions: Iterable[Conversion]) -> str:
 def _round_trips(trial: Trial, kind: str) -> str:
     """The conversions that undo each other, and how sure that is."""
     if not trial.redundant_pairs:
-        if kind == "table":
-            return "not looked for, as a table of totals has no order"
+        if kind in _WITHOUT_OPERATIONS_BETWEEN:
+            return f"not looked for, as {_WITHOUT_OPERATIONS_BETWEEN[kind]}"
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once
