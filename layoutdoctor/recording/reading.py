@@ -260,6 +260,7 @@ _TEXTS = (
         "a snapshot of the memory allocator",
         _RECORD,
     ),
+    (r'\[\s*\{"Time \(%\)"', "a table of nsys stats in JSON", "write it with nsys stats --format csv"),
     (r'\[\s*(?:[^{\]\s]|\{(?!.*"ph"))', "a JSON list of something else than trace events", _RECORD),
     (
         r'\{"log"\s*:\s*"',
@@ -270,8 +271,18 @@ _TEXTS = (
     (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
     (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
     (
-        r".*total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b",
-        "a table of nsys stats without kernels",
+        r'.*(?:==PROF== |"ID","Process ID"|Section: GPU Speed Of Light)',
+        "what Nsight Compute (ncu) writes, which runs each kernel alone and several times",
+        "record the run with nsys profile, and " + _EXPORT,
+    ),
+    (
+        r".*\bName\s+Self CPU",
+        "a table of torch.profiler whose lines were broken",
+        "write it into a file: print(table, file=open('table.txt', 'w'))",
+    ),
+    (
+        r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?)\b",
+        "a table of nsys stats without the time of each kernel",
         "use nsys stats --report cuda_gpu_kern_sum --format csv",
     ),
 )
