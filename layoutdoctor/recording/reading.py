@@ -26,7 +26,7 @@ from layoutdoctor.recording.chrome import FOREIGN_EVENTS, read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
-from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
+from layoutdoctor.recording.table import OF_A_GPU, has_kernel_table, read_kernel_csv, text_encoding
 from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def device_of(trace: RecordedTrace) -> str | None:
         return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):
         ran = {trace.names[name] for name in set(trace.operations.name.tolist())}
-        return ("mps" if any(map(_OF_MPS.match, ran)) else "cpu") if ran else None
+        own = (device for device, pattern in _BY_OPERATION.items() if any(map(pattern.match, ran)))
+        return next(own, "cpu") if ran else None
     called = {trace.names[name] for events in (trace.launches, trace.kernels) for name in set(events.name.tolist())}
     is_xpu = any(map(_OF_AN_XPU.search, (*called, *_device_names(trace))))
     return "xpu" if is_xpu else "cuda"
@@ -171,7 +172,8 @@ def launched_count(trace: RecordedTrace) -> int:
 
 # Runtime calls of oneAPI, ATen's kernels for it, names of devices.
 _OF_AN_XPU = re.compile(r"^(?:ur|ze)[A-Z]\w+$|\bat::native::xpu::|(?i:xpu)|^Intel\b")
-_OF_MPS = re.compile(r"aten::_?mps_")  # native_functions.yaml: operations that dispatch to MPS alone
+# Operations that dispatch to one device alone, by native_functions.yaml.
+_BY_OPERATION = {"mps": re.compile(r"aten::_?mps_"), "cuda": OF_A_GPU}
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 

@@ -352,11 +352,15 @@ class _KeyAverages(_Table):
                 known = sums.setdefault(called, [0, 0])
                 known[0] += times[0]
                 known[1] += times[place]
+        if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches them
+            device, sums = "cuda", {}
         operations = [KernelTotal(name, count, time, name) for name, (count, time) in sums.items()]
         is_nested = not ((self.on_device if place == 2 else self.host) or "").startswith("self ")
         return KernelTotals(OPERATION_AVERAGES, operations, [], device, total, is_nested)
 
 
+OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
+"""Operations that run on a GPU alone, though only their host's part may have been recorded; native_functions.yaml."""
 _ROUNDED = 1.001  # each row is printed with three decimals
 _MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
 _DEVICE_TYPES = {"device": "cuda", "none": "cuda"}

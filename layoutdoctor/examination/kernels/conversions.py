@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
+KERNELS_NOT_RECORDED = "device kernels were not recorded"
 # How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
 _HOW = {
     "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
@@ -60,7 +61,7 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
         if launched:
             yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
         else:
-            yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
+            yield f"{KERNELS_NOT_RECORDED} ({how['kernels']}), so nothing can be said of conversions"
         return
     is_of_a_cpu = trace.source == OF_A_CPU
     if is_of_a_cpu:

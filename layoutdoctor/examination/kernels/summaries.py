@@ -245,6 +245,9 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
 
 def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[str]:
     of_operations = table.source == OPERATION_AVERAGES
+    if of_operations and not table.rows:
+        yield "the table has times of the host alone: kernels were not recorded (ProfilerActivity.CUDA)"
+        return
     if of_operations and table.device == "cpu":
         yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
     elif of_operations:

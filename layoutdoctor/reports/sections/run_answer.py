@@ -18,6 +18,7 @@ from layoutdoctor.examination.costs import (
     parts_of_pairs,
     sum_seconds,
 )
+from layoutdoctor.examination.kernels.conversions import KERNELS_NOT_RECORDED
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
@@ -173,7 +174,8 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
     if kind == "log":
         how = _RECORD["log"]
     elif kind == "trace" and device is not None:
-        how = _RECORD.get(device, _RECORD["lost"] if kernels is not None else None)
+        is_lost = kernels is not None and not any(lack.startswith(KERNELS_NOT_RECORDED) for lack in kernels.lacks)
+        how = _RECORD.get(device, _RECORD["lost"] if is_lost else None)
     notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
     return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
