@@ -283,7 +283,7 @@ _TEXTS = (
         "write it into a file: print(table, file=open('table.txt', 'w'))",
     ),
     (
-        r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?)\b",
+        r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?|\bNVTX Inst)\b",
         "a table of nsys stats without the time of each kernel",
         "use nsys stats --report cuda_gpu_kern_sum --format csv",
     ),

@@ -198,6 +198,8 @@ class _Table:
             yield [line[start:end].strip() for start, end in self.spans]
         cells = _GAP.split(line.strip(), width - 1)
         yield first + cells + [""] * (width - len(cells))
+        if self.layout.start is not None and " - " not in line:
+            return  # cells are empty, and single blanks do not show which
         squeezed = _MEMORY.sub(r"\1\2", line)
         split = squeezed.split if titles[-1] == self.layout.name else squeezed.rsplit
         yield first + split(None, width - 1)

@@ -115,6 +115,19 @@ def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, t
         read(tmp_path, text)
 
 
+def test_a_row_with_empty_cells_and_without_its_blanks_is_not_guessed(tmp_path: Path) -> None:
+    text = (
+        "Start (ns)  Duration (ns)  GrdX  GrdY  GrdZ  Bytes (MB)  Device  Ctx  Strm  Name\n"
+        "1000 70 98 2 8 NVIDIA A100 (0) 1 13 void cudnn::f<__half, float>(int)\n"
+    )
+    (tmp_path / "list.txt").write_text(text, encoding="utf-8")
+
+    trace = read_trace(tmp_path / "list.txt")
+
+    assert isinstance(trace, RecordedTrace)
+    assert (len(trace.kernels), trace.problems) == (0, [Problem(UNREAD)])
+
+
 TITLES = "Time (%),Total Time (ns),Instances,"
 ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"'
 
