@@ -252,6 +252,22 @@ _TEXTS = (
         _RECORD,
     ),
     (
+        r'\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node)"',
+        "a profile of ONNX Runtime, which names no operation of PyTorch",
+        _RECORD,
+    ),
+    (
+        r'\{.*"traceEvents".*"cat"\s*:\s*"gpu_op"',
+        "a trace of Intel's unitrace, which names no operation of PyTorch",
+        _RECORD,
+    ),
+    (
+        r'[\[{].*"Ascend Hardware"',
+        "a trace of an Ascend NPU, whose kernels are not known here",
+        "record the run on a CPU, or on a GPU of NVIDIA, AMD or Intel",
+    ),
+    (r'\{"Type"\s*:\s*\d', "an export of Nsight Systems in JSON", _EXPORT),
+    (
         r'\{(?!.*"traceEvents")(?=.*"schema"\s*:).*"nodes"\s*:',
         "an execution trace (Chakra), which has no kernels and no times of them",
         _RECORD,
