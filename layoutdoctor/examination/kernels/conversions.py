@@ -77,12 +77,18 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
     for own, why in ((attribution.replayed_count, "were launched by graph replays"), (unlaunched, not_in_trace)):
         if own:
             yield f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
-    if unsettled:
-        seconds = int(trace.kernels.duration[list(unsettled)].sum()) / NANOSECONDS_PER_SECOND
-        yield (
-            f"the block sizes of {count_of(len(unsettled), 'generated kernel')} ({format_seconds(seconds)}) were not "
-            "recorded, and a conversion of few channels has the same launch grid as other kernels"
-        )
+    has_grid = trace.kernels.grid != NONE
+    for open_, why in (
+        ([row for row in unsettled if has_grid[row]], _FEW_CHANNELS),
+        ([row for row in unsettled if not has_grid[row]], "nor their launch grids: which convert is not known"),
+    ):
+        if open_:
+            seconds = int(trace.kernels.duration[open_].sum()) / NANOSECONDS_PER_SECOND
+            count = count_of(len(open_), "generated kernel")
+            yield f"the block sizes of {count} ({format_seconds(seconds)}) were not recorded, {why}"
+
+
+_FEW_CHANNELS = "and a conversion of few channels has the same launch grid as other kernels"
 
 
 def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:

@@ -77,6 +77,7 @@ def test_a_generated_kernel_is_judged_by_what_was_recorded(
     kernels = examine_recorded(record.trace()).kernels
     assert (kernels.undecided_count, kernels.conversion_count) == (undecided, 0), why
     assert any("block sizes" in lack for lack in kernels.lacks) == is_open, why
+    assert any("nor their launch grids" in lack for lack in kernels.lacks) == (launches[0][2] is None), why
 
 
 def test_without_operations_rounding_belongs_to_the_convolution_around_it() -> None:
