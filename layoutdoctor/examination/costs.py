@@ -17,6 +17,7 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_norms
 from layoutdoctor.units import format_share, sum_if_all_known
+from layoutdoctor.words import ONEDNN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -148,6 +149,15 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
     called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name says more
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return sum_if_all_known(0.0, *own) if kernels.kernels else None
+
+
+def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
+    """Those whose time is a part of the convolution time: in a log, those beside a convolution that fits."""
+    if not kernels.convolution_count:
+        return ()
+    if ONEDNN_LOG in kernels.sources:
+        return [conversion for conversion in conversions if conversion.tensor != "unknown"]
+    return [conversion for conversion in conversions if conversion.op is None or "conv" in conversion.op]
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:

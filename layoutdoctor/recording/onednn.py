@@ -14,9 +14,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
 from layoutdoctor.words import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
 # A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.
@@ -24,11 +28,13 @@ VERBOSE_LINE = re.compile(rf"^[^\n{{\"]{{0,120}}?{_MARKER}", re.MULTILINE)
 _NEXT_LINE = re.compile("(?=(?:onednn|dnnl|mkldnn)_verbose,)")
 _FEWEST_COMMAS = 3  # less than that behind other words is prose about the log
 _SECONDS_PER_MILLISECOND = 1e-3
+_LONGEST_LINE = 2_000
 _SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
 _PLAIN_TAG = re.compile(r"^[a-l]+$")
 _ENGINE = re.compile(r"^(?:cpu|gpu)(?:\W?\d{1,3})?$")
 _PROP_KIND = re.compile(r"^(?:undef|forward\w{0,12}|backward\w{0,10})$")
-_CREATED = re.compile(r"^create(?:_nested)?(?::(?!dispatch|check)\w{1,40})?$")
+_CREATED = re.compile(r"^create(?:_nested)?(?::(?!dispatch|check|start)\w{1,40})?$")
+_WITHOUT_PRIMITIVE = {"create", "exec", "graph", "ukernel", "warn", "warning"}
 _OLD_ROLES = {"in": "src", "out": "dst", "fsrc": "src", "fwei": "wei", "fbia": "bia", "fdst": "dst", "fdata": "data"}
 
 
@@ -151,7 +157,7 @@ class OnednnLog:
 def read_onednn_log(text: str) -> OnednnLog:
     """Parses a verbose log; lines of other programs may be in between, and two threads may write into one line."""
     log = OnednnLog()
-    for line in text.splitlines():
+    for line in _whole_lines(text.splitlines()):
         begin = VERBOSE_LINE.match(line)
         if begin is None or (begin[0].strip() and line.count(",", begin.end()) < _FEWEST_COMMAS):
             log.other_lines.append(line)
@@ -160,6 +166,28 @@ def read_onednn_log(text: str) -> OnednnLog:
             if part:
                 _read_line(log, part.strip())
     return log
+
+
+def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; a primitive's line that a terminal or a mail broke is one line again, which ends with its time."""
+    whole: str | None = None
+    for line in lines:
+        if whole is not None and _goes_on(whole, line):
+            whole += re.sub(r"^\s{2,}", "", line)
+            continue
+        if whole is not None:
+            yield whole
+        whole = line
+    if whole is not None:
+        yield whole
+
+
+def _goes_on(line: str, following: str) -> bool:
+    fields = line.split(",")
+    if VERBOSE_LINE.match(following) or not any(text == "exec" or _CREATED.match(text) for text in fields):
+        return False
+    is_broken = len(line) < _LONGEST_LINE and _duration(fields[-1]) is None
+    return (is_broken or re.fullmatch(r"[\d.]+", following) is not None) and VERBOSE_LINE.match(line) is not None
 
 
 def _read_line(log: OnednnLog, line: str) -> None:
@@ -183,7 +211,9 @@ def _read_line(log: OnednnLog, line: str) -> None:
         _read_information(log, line)
     elif "error" in fields:
         log.errors.append(line)
-    elif not {"create", "graph", "ukernel", "warn", "warning"}.intersection(part.split(":")[0] for part in fields):
+    elif not {"create", "exec", "graph", "ukernel", "warn", "warning"}.intersection(
+        part.split(":")[0] for part in fields
+    ):
         log.not_understood.append(line)
 
 

@@ -26,7 +26,7 @@ from layoutdoctor.recording.chrome import FOREIGN_EVENTS, read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
-from layoutdoctor.recording.table import has_kernel_table, read_kernel_csv, text_encoding
+from layoutdoctor.recording.table import OF_A_GPU, has_kernel_table, read_kernel_csv, text_encoding
 from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def device_of(trace: RecordedTrace) -> str | None:
         return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):
         ran = {trace.names[name] for name in set(trace.operations.name.tolist())}
-        return ("mps" if any(map(_OF_MPS.match, ran)) else "cpu") if ran else None
+        own = (device for device, pattern in _BY_OPERATION.items() if any(map(pattern.match, ran)))
+        return next(own, "cpu") if ran else None
     called = {trace.names[name] for events in (trace.launches, trace.kernels) for name in set(events.name.tolist())}
     is_xpu = any(map(_OF_AN_XPU.search, (*called, *_device_names(trace))))
     return "xpu" if is_xpu else "cuda"
@@ -171,7 +172,8 @@ def launched_count(trace: RecordedTrace) -> int:
 
 # Runtime calls of oneAPI, ATen's kernels for it, names of devices.
 _OF_AN_XPU = re.compile(r"^(?:ur|ze)[A-Z]\w+$|\bat::native::xpu::|(?i:xpu)|^Intel\b")
-_OF_MPS = re.compile(r"aten::_?mps_")  # native_functions.yaml: operations that dispatch to MPS alone
+# Operations that dispatch to one device alone, by native_functions.yaml.
+_BY_OPERATION = {"mps": re.compile(r"aten::_?mps_"), "cuda": OF_A_GPU}
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 
@@ -250,6 +252,22 @@ _TEXTS = (
         _RECORD,
     ),
     (
+        r'\[\s*\{\s*"cat"\s*:\s*"(?:Session|Node)"',
+        "a profile of ONNX Runtime, which names no operation of PyTorch",
+        _RECORD,
+    ),
+    (
+        r'\{.*"traceEvents".*"cat"\s*:\s*"gpu_op"',
+        "a trace of Intel's unitrace, which names no operation of PyTorch",
+        _RECORD,
+    ),
+    (
+        r'[\[{].*"Ascend Hardware"',
+        "a trace of an Ascend NPU, whose kernels are not known here",
+        "record the run on a CPU, or on a GPU of NVIDIA, AMD or Intel",
+    ),
+    (r'\{"Type"\s*:\s*\d', "an export of Nsight Systems in JSON", _EXPORT),
+    (
         r'\{(?!.*"traceEvents")(?=.*"schema"\s*:).*"nodes"\s*:',
         "an execution trace (Chakra), which has no kernels and no times of them",
         _RECORD,
@@ -260,6 +278,7 @@ _TEXTS = (
         "a snapshot of the memory allocator",
         _RECORD,
     ),
+    (r'\[\s*\{"Time \(%\)"', "a table of nsys stats in JSON", "write it with nsys stats --format csv"),
     (r'\[\s*(?:[^{\]\s]|\{(?!.*"ph"))', "a JSON list of something else than trace events", _RECORD),
     (
         r'\{"log"\s*:\s*"',
@@ -270,8 +289,18 @@ _TEXTS = (
     (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
     (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
     (
-        r".*total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)\b",
-        "a table of nsys stats without kernels",
+        r'.*(?:==PROF== |"ID","Process ID"|Section: GPU Speed Of Light)',
+        "what Nsight Compute (ncu) writes, which runs each kernel alone and several times",
+        "record the run with nsys profile, and " + _EXPORT,
+    ),
+    (
+        r".*\bName\s+Self CPU",
+        "a table of torch.profiler whose lines were broken",
+        "write it into a file: print(table, file=open('table.txt', 'w'))",
+    ),
+    (
+        r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?|\bNVTX Inst)\b",
+        "a table of nsys stats without the time of each kernel",
         "use nsys stats --report cuda_gpu_kern_sum --format csv",
     ),
 )

@@ -291,6 +291,7 @@ class KernelTotals:
         nanoseconds: Of all kernels or operations, those that are not listed as well, by a line of the table; None
             without one.
         is_nested: Whether the time of an operation has that of the operations which it called, so that no sum is right.
+        copies: The operation that runs eager copies, with its time on the device, if the table has kernels as well.
     """
 
     source: str
@@ -299,6 +300,7 @@ class KernelTotals:
     device: str = "cuda"
     nanoseconds: int | None = None
     is_nested: bool = False
+    copies: KernelTotal | None = None
 
 
 class Head(Record, frozen=True, kw_only=True):

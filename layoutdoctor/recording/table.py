@@ -116,6 +116,7 @@ _LAYOUTS = (
     ),
     _Layout("rocprof list of kernels", "kernelname", "durationns", unit="ns", start="beginns"),
     _Layout("rocprof summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
+    _Layout("rocprofv3 summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
     _Layout("TraceLens kernel summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
     _Layout(KEY_AVERAGES, "name", "name", "# of calls"),
 )  # fmt: skip
@@ -138,10 +139,12 @@ _NUMBER = re.compile(
 )
 _QUOTED = re.compile(r"^(?:\s{0,3}>)+ ?")
 _GAP = re.compile(r"\t|\s{2,}")
+_MARKUP = re.compile(r"^(?:\*\*|`)+|(?:\*\*|`)+$")
 _COLUMN = (
     r"(?:Overload Name|Name|(?:Self )?[A-Z]\w+ (?:total %|time total|time avg|total|time|Mem|%)|Self [A-Z]\w+|"
     r"(?:# of |Number of )?Calls|Node ID|Input Shapes|Source Location|Total [KMGTP]?FLOPs|Time ?\(%\)|Time|Type|"
-    r"Instances|(?:Total Time|Avg|Med|Min|Max|StdDev)(?: \(\w+\))?|Average|Minimum|Maximum|Category|Operation)"
+    r"Instances|(?:Total Time|Avg|Med|Min|Max|StdDev)(?: \(\w+\))?|Average|Minimum|Maximum|Category|Operation|"
+    r"GridXYZ|BlockXYZ)"
 )
 _SQUEEZED = re.compile(rf"(?:{_COLUMN}\s+)+{_COLUMN}\s*$")
 """Titles with single blanks between them, as a web page shows text that was not set as code."""
@@ -154,7 +157,7 @@ _OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
 """Copies and fills, which are among the kernels in some of the tables."""
-_DEVICE = re.compile(r"^(.*?)\s*\(?(\d{1,6})\)?$")
+_DEVICE = re.compile(r"^(?:(.*?)\s*\(|Agent |)(\d{1,6})\)?$")
 
 
 class _Table:
@@ -195,6 +198,8 @@ class _Table:
             yield [line[start:end].strip() for start, end in self.spans]
         cells = _GAP.split(line.strip(), width - 1)
         yield first + cells + [""] * (width - len(cells))
+        if self.layout.start is not None and " - " not in line:
+            return  # cells are empty, and single blanks do not show which
         squeezed = _MEMORY.sub(r"\1\2", line)
         split = squeezed.split if titles[-1] == self.layout.name else squeezed.rsplit
         yield first + split(None, width - 1)
@@ -206,6 +211,11 @@ class _Table:
             cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
         if len(cells) != width:
             return False
+        if self.titles[0] == "type":  # of the first row of several, or of a row of its own
+            self.section = cells[0].rstrip(": ") or self.section
+            if not any(cells[1:]):
+                return True
+            cells = [self.section, *cells[1:]]
         row = dict(zip(self.titles, cells, strict=True))
         is_row = self._add(row, row[layout.name])
         self.row_count += is_row
@@ -241,10 +251,10 @@ class _Table:
         self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
-        """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` all end in a number; the only one of a list may have none."""
+        """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` have a number; ``Tesla V100-SXM2``, the only one, has none."""
         found = _DEVICE.match(text)
         number, name = (int(found[2]), found[1]) if found is not None else (0 if text else NONE, text)
-        self.devices.setdefault(number, "" if name == "Agent" else name)
+        self.devices.setdefault(number, name or "")
         return number
 
     def _grid(self, row: Mapping[str, str]) -> int:
@@ -254,6 +264,11 @@ class _Table:
         if min(*sizes, *groups) < 1:
             return NONE
         return self.run.grids[tuple(-(-size // group) for size, group in zip(sizes, groups, strict=True))]
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a kernel is in it."""
+        return bool(self.sums) or (self.layout.start is not None and self.row_count > 0)
 
     def result(self) -> KernelTotals | RecordedTrace:
         """The sums, or the run that a list of single kernels is, with nothing of the host."""
@@ -300,6 +315,10 @@ class _KeyAverages(_Table):
             known[place] += value
         return True
 
+    @property
+    def has_kernels(self) -> bool:
+        return bool(self.kernels())
+
     def kernels(self) -> list[KernelTotal]:
         """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
         found = [
@@ -322,8 +341,11 @@ class _KeyAverages(_Table):
         device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
         total = self.totals.get(self.device if place == 2 else "cpu")
         if kernels:
-            copies = sum(row.nanoseconds for row in ran if row not in kernels)
-            return KernelTotals(KEY_AVERAGES, kernels, [], device, None if total is None else max(0, total - copies))
+            transferred = sum(row.nanoseconds for row in ran if row not in kernels)
+            total = None if total is None else max(0, total - transferred)
+            count, _, time = self.rows.get(("aten::copy_", True), (0, 0, 0))
+            copies = KernelTotal("aten::copy_", count, time) if time else None
+            return KernelTotals(KEY_AVERAGES, kernels, [], device, total, copies=copies)
         is_old = not any("::" in name for name, _ in self.rows)  # before torch 1.7 operations had no namespace
         sums: dict[str, list[int]] = {}
         for (name, _), times in self.rows.items():
@@ -332,17 +354,21 @@ class _KeyAverages(_Table):
                 known = sums.setdefault(called, [0, 0])
                 known[0] += times[0]
                 known[1] += times[place]
+        if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches them
+            device, sums = "cuda", {}
         operations = [KernelTotal(name, count, time, name) for name, (count, time) in sums.items()]
         is_nested = not ((self.on_device if place == 2 else self.host) or "").startswith("self ")
         return KernelTotals(OPERATION_AVERAGES, operations, [], device, total, is_nested)
 
 
+OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
+"""Operations that run on a GPU alone, though only their host's part may have been recorded; native_functions.yaml."""
 _ROUNDED = 1.001  # each row is printed with three decimals
 _MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
 _DEVICE_TYPES = {"device": "cuda", "none": "cuda"}
 _IS_OF_THE_HOST = re.compile(
     r"(?:aten|prims?|mkldnn|mkl|quantized|torchvision|autograd)::|nccl:|(?:Optimizer|Torch-Compiled|ProfilerStep)\b|"
-    r"## Call Compiled"
+    r"## Call Compiled|\[pl\]"
 )
 _OPERATION = re.compile(r"(?!(?:autograd|torch|profiler|prim|c10d|nccl)\b)[A-Za-z_]\w*::[\w.:]+$")
 
@@ -365,8 +391,8 @@ def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
             "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
-    # A table of torch.profiler without kernels is sorted by time on the host, and cut.
-    table = min(tables, key=lambda t: (_LAYOUTS.index(t.layout), isinstance(t, _KeyAverages) and not t.kernels()))
+    # A table of torch.profiler that is sorted by time on the host is cut; rocprofv3 begins with other tables.
+    table = min(tables, key=lambda t: (not t.has_kernels, _LAYOUTS.index(t.layout)))
     found = table.result()
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
@@ -450,7 +476,7 @@ def _after(line: str, table: _Table) -> _Table | None:
 
 def _cells(line: str, separator: str) -> list[str]:
     if separator == "|":
-        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+        return [_MARKUP.sub("", cell.strip()) for cell in line.strip().strip("|").split("|")]
     if separator == " ":
         return _GAP.split(line.strip())
     try:

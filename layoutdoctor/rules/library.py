@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.layout import stride_order
-from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
+from layoutdoctor.examination.costs import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
@@ -169,17 +169,10 @@ def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conver
     seconds = sum_of_known(c.seconds for c in conversions)
     if not evidence.takes_at_least(trial, seconds, _LEAST_SHARE):
         return None
-    own, whole = sum_of_known(c.seconds for c in _of_convolutions(kernels, conversions)), kernels.convolution_seconds
+    own, whole = sum_of_known(c.seconds for c in of_convolutions(kernels, conversions)), kernels.convolution_seconds
     is_large_part = own is not None and bool(whole) and own >= _LOSS_SHARE_OF_CONVOLUTIONS * (whole or 0.0)
     least = evidence.NEGLIGIBLE_SHARE if is_large_part else _LOSS_SHARE
     return "warning" if evidence.takes_at_least(trial, seconds, least) else "note"
-
-
-def _of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
-    """Those whose time is a part of the convolution time: in a log, those beside a convolution that fits."""
-    if not kernels.convolution_count:
-        return ()
-    return [c for c in conversions if c.tensor != "unknown"] if ONEDNN_LOG in kernels.sources else conversions
 
 
 def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
@@ -187,7 +180,7 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     if ONEDNN_LOG not in kernels.sources:
         libraries = {library_of(c.kernel) or "" for c in conversions if c.kernel is not None}
     by = listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
-    places = " around convolutions" if kernels.convolution_count else ""
+    places = " around convolutions" if len(of_convolutions(kernels, conversions)) == len(conversions) else ""
     ways = wording.named_counts(
         ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
     )
@@ -212,7 +205,7 @@ def _is_to_cnhw(conversion: Conversion) -> bool:
 
 def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
     """With the share of the convolution time only if all of them are a part of it."""
-    if len(_of_convolutions(kernels, conversions)) == len(conversions):
+    if len(of_convolutions(kernels, conversions)) == len(conversions):
         return wording.conversion_cost_words(trial, conversions)
     return wording.sum_words(trial, conversions)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
+KERNELS_NOT_RECORDED = "device kernels were not recorded"
 # How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
 _HOW = {
     "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
@@ -60,7 +61,7 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
         if launched:
             yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
         else:
-            yield f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
+            yield f"{KERNELS_NOT_RECORDED} ({how['kernels']}), so nothing can be said of conversions"
         return
     is_of_a_cpu = trace.source == OF_A_CPU
     if is_of_a_cpu:
@@ -76,12 +77,18 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
     for own, why in ((attribution.replayed_count, "were launched by graph replays"), (unlaunched, not_in_trace)):
         if own:
             yield f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
-    if unsettled:
-        seconds = int(trace.kernels.duration[list(unsettled)].sum()) / NANOSECONDS_PER_SECOND
-        yield (
-            f"the block sizes of {count_of(len(unsettled), 'generated kernel')} ({format_seconds(seconds)}) were not "
-            "recorded, and a conversion of few channels has the same launch grid as other kernels"
-        )
+    has_grid = trace.kernels.grid != NONE
+    for open_, why in (
+        ([row for row in unsettled if has_grid[row]], _FEW_CHANNELS),
+        ([row for row in unsettled if not has_grid[row]], "nor their launch grids: which convert is not known"),
+    ):
+        if open_:
+            seconds = int(trace.kernels.duration[open_].sum()) / NANOSECONDS_PER_SECOND
+            count = count_of(len(open_), "generated kernel")
+            yield f"the block sizes of {count} ({format_seconds(seconds)}) were not recorded, {why}"
+
+
+_FEW_CHANNELS = "and a conversion of few channels has the same launch grid as other kernels"
 
 
 def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:

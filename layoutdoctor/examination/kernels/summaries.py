@@ -33,7 +33,7 @@ from layoutdoctor.examination.kernels.primitives import annotate_sequence, descr
 from layoutdoctor.recording.onednn import is_engine
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import ONEDNN_LOG, OPERATION_AVERAGES, TOTALS_TABLE, count_of
+from layoutdoctor.words import KEY_AVERAGES, ONEDNN_LOG, OPERATION_AVERAGES, TOTALS_TABLE, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,6 +157,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
+    copied = _cut_copies(table)
     convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
     spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
     called: dict[TotalKind, Sequence[str | None]] = {
@@ -173,13 +174,13 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         share=min(1.0, conversion_seconds / seconds) if seconds else None,
         conversions=tuple(conversion for conversion in conversions if conversion is not None),
         not_understood_count=lost_count(table),
-        undecided_count=undecided_count,
-        undecided_seconds=undecided_seconds,
+        undecided_count=undecided_count + sum(total.count for total in copied),
+        undecided_seconds=undecided_seconds + sum(total.seconds for total in copied),
         sources=(TOTALS_TABLE, table.source),
         lacks=tuple(_lacks(table, listed_seconds, unlisted if is_cut else 0.0)),
         convolution_count=None if of_operations or is_cut else convolution_count,
         convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
-        totals=_totals(called, spent),
+        totals=_totals(called, spent) + copied,
     )
 
 
@@ -189,6 +190,18 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
     return sum(row.count for row in known), sum(row.nanoseconds for row in known) / NANOSECONDS_PER_SECOND
 
 
+def _cut_copies(table: KernelTotals) -> tuple[Total, ...]:
+    """Eager copies among kernels whose names are cut before they say so: no more than the operation that runs them."""
+    cut, copies = _sums(row for row in table.rows if _CUT_COPY.match(row.name)), table.copies
+    if copies is None or not cut[0]:
+        return ()
+    (count, seconds) = map(min, zip(cut, _sums([copies]), strict=True))
+    return (Total(kind="possible", name=copies.name, count=int(count), seconds=seconds),)
+
+
+_CUT_COPY = re.compile(
+    r"(?:void )?at::native::(?:\w{1,20}::)?(?:unrolled_)?elementwise_kernel.{0,30}(?:\.\.\.|\u2026)$"
+)
 _REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
 _UNCLEAR = ("possible", "strided_copy")
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
@@ -232,6 +245,9 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
 
 def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[str]:
     of_operations = table.source == OPERATION_AVERAGES
+    if of_operations and not table.rows:
+        yield "the table has times of the host alone: kernels were not recorded (ProfilerActivity.CUDA)"
+        return
     if of_operations and table.device == "cpu":
         yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
     elif of_operations:
@@ -263,9 +279,13 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         )
     cut = sum(row.name.endswith(("...", "…")) for row in table.rows)
     if cut and not of_operations:
-        yield f"{cut} names are cut short, so kernels are known by their beginning only"
+        yield (
+            f"{count_of(cut, 'name is', 'names are')} cut short, so kernels are known by their beginning only"
+            f"{_WHOLE_NAMES if table.source == KEY_AVERAGES else ''}"
+        )
 
 
+_WHOLE_NAMES = " (max_name_column_width=None prints them whole)"
 _MOST_UNLISTED = 0.01
 """As a share of the listed time; a smaller difference comes from rounding."""
 

@@ -14,9 +14,11 @@ from layoutdoctor.examination.costs import (
     count_by_tensor,
     counted_conversions,
     launch_count,
+    of_convolutions,
     parts_of_pairs,
     sum_seconds,
 )
+from layoutdoctor.examination.kernels.conversions import KERNELS_NOT_RECORDED
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
@@ -74,6 +76,10 @@ _RECORD = {
     "log": _WITH_ONEDNN,
 }
 """How to record kernels; the view lists everything else that a file lacks."""
+_WITHOUT_OPERATIONS_BETWEEN = {
+    "table": "a table of totals has no order",
+    "log": "a log of oneDNN does not show what PyTorch ran between two reorders",
+}
 
 
 def build_run_answer(diagnosis: Diagnosis) -> Answer:
@@ -168,7 +174,8 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
     if kind == "log":
         how = _RECORD["log"]
     elif kind == "trace" and device is not None:
-        how = _RECORD.get(device, _RECORD["lost"] if kernels is not None else None)
+        is_lost = kernels is not None and not any(lack.startswith(KERNELS_NOT_RECORDED) for lack in kernels.lacks)
+        how = _RECORD.get(device, _RECORD["lost"] if is_lost else None)
     notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
     return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
@@ -230,7 +237,8 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
 
 def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     """How much ran for convolutions, and the part of it that the libraries' conversions take."""
-    count, part, whole = kernels.convolution_count, kernels.conversion_seconds, kernels.convolution_seconds
+    count, whole = kernels.convolution_count, kernels.convolution_seconds
+    part = sum_seconds(of_convolutions(kernels, [c for c in kernels.conversions if c.direction != "none"]))
     if count == 0:
         yield "Conv time", "none: no kernel ran for a convolution"
         return
@@ -289,8 +297,8 @@ def _directions(conversions: Iterable[Conversion]) -> str:
 def _round_trips(trial: Trial, kind: str) -> str:
     """The conversions that undo each other, and how sure that is."""
     if not trial.redundant_pairs:
-        if kind == "table":
-            return "not looked for, as a table of totals has no order"
+        if kind in _WITHOUT_OPERATIONS_BETWEEN:
+            return f"not looked for, as {_WITHOUT_OPERATIONS_BETWEEN[kind]}"
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once

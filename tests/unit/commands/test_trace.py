@@ -103,6 +103,27 @@ def test_a_run_on_mps_whose_kernels_no_trace_has_is_called_one(
     assert "ONEDNN_VERBOSE" not in out
 
 
+def test_a_run_on_a_gpu_of_which_only_the_host_was_recorded_is_not_sent_to_onednn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operation = {"ph": "X", "cat": "cpu_op", "name": "aten::cudnn_convolution", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    table = tmp_path / "table.txt"
+    table.write_text(
+        "Name                     Self CPU %  Self CPU   # of Calls\n"
+        "aten::cudnn_convolution      40.00%   4.000ms           20\n"
+        "aten::copy_                   4.60%   0.500ms           10\n",
+        encoding="utf-8",
+    )
+
+    for path in (a_file(tmp_path, {**operation, "args": {}}), table):
+        assert main(["trace", str(path)]) == 4
+        out = " ".join(capsys.readouterr().out.split())
+        assert "cuda Nothing can be said: the t" in out
+        assert "kernels were not recorded (ProfilerActivity.CUDA)" in out
+        assert "ONEDNN_VERBOSE" not in out
+        assert "NVreg" not in out
+
+
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["trace", str(PATCH_EMBED), "--max-bytes", "100000"])
 

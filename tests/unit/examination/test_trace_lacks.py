@@ -133,12 +133,12 @@ BY_NSIGHT = {"source": "Nsight Systems export"}
             (
                 generated(grid),
                 {},
-                (
-                    "the block sizes of 1 generated kernel (2.00 us) were not recorded, and a conversion of few "
-                    "channels has the same launch grid as other kernels",
-                ),
+                (f"the block sizes of 1 generated kernel (2.00 us) were not recorded, {why}",),
             )
-            for grid in ((64, 1, 1), None)
+            for grid, why in (
+                ((64, 1, 1), "and a conversion of few channels has the same launch grid as other kernels"),
+                (None, "nor their launch grids: which convert is not known"),
+            )
         ),
         (Recorder(), BY_NSIGHT, (NO_KERNELS.replace("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),)),
         (one_kernel(), BY_NSIGHT, (NO_OPERATIONS.replace("ProfilerActivity.CPU", EMIT_NVTX),)),

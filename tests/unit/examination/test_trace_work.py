@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, STRIDED_COPY, TO_NHWC, Recorder
 
+from layoutdoctor.examination.costs import of_convolutions
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.summaries import summarize_table
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals
@@ -76,6 +77,7 @@ def test_a_generated_kernel_is_judged_by_what_was_recorded(
     kernels = examine_recorded(record.trace()).kernels
     assert (kernels.undecided_count, kernels.conversion_count) == (undecided, 0), why
     assert any("block sizes" in lack for lack in kernels.lacks) == is_open, why
+    assert any("nor their launch grids" in lack for lack in kernels.lacks) == (launches[0][2] is None), why
 
 
 def test_without_operations_rounding_belongs_to_the_convolution_around_it() -> None:
@@ -84,6 +86,14 @@ def test_without_operations_rounding_belongs_to_the_convolution_around_it() -> N
         record.kernel(name, is_launched=False)
     kernels = examine_recorded(record.trace()).kernels
     assert (kernels.convolution_count, sums(kernels, "beside")) == (4, {"rounding to TF32": 1})
+
+
+def test_the_convolution_time_has_no_part_of_what_other_operations_convert() -> None:
+    record = Recorder()
+    record.convolution((2, 64, 8, 8), (64, 64, 3, 3), TO_NHWC, FORWARD)
+    record.pointwise("aten::batch_norm", kernel=TO_NHWC)
+    kernels = examine_recorded(record.trace()).kernels
+    assert (kernels.conversion_count, len(of_convolutions(kernels, kernels.conversions))) == (2, 1)
 
 
 def test_the_bound_includes_what_may_convert() -> None:

@@ -45,6 +45,7 @@ def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
 
 HEADER, ROWS = SUMMARY.split("\n", 1)
 PROCESSING = "Processing [run.sqlite] with [cuda_gpu_kern_sum.py]... \n"
+FURTHER = "further tables of kernels in the same file, which were not read"
 UNREAD = "rows of the kernel table that could not be read"
 
 
@@ -53,9 +54,19 @@ UNREAD = "rows of the kernel table that could not be read"
     [
         *((f"{SUMMARY}{line}{API}", EXPECTED, {}) for line in ("\n", PROCESSING, "")),
         *((f"{API}{line}{SUMMARY}", EXPECTED, {}) for line in ("\n", PROCESSING, "")),
-        (f"{SUMMARY}\n{SUMMARY}", EXPECTED, {"further tables of kernels in the same file, which were not read": 1}),
+        (f"{SUMMARY}\n{SUMMARY}", EXPECTED, {FURTHER: 1}),
         (f"{HEADER}\n1,2,3,{'x' * 3_000_000}\n{ROWS}", EXPECTED, {UNREAD: 1}),
         (HEADER, [], {"the kernel table has no rows": 1}),
+        (
+            "".join(
+                f"ROCPROFV3 {domain} SUMMARY:\n\n|  NAME  |  DOMAIN  |  CALLS  | DURATION (nsec) | PERCENT (INC) |\n"
+                f"|--------|----------|---------|-----------------|---------------|\n"
+                f"| {name} | {domain} | 4 | 800 | 100.000000 |\n\n"
+                for domain, name in (("HIP_API", "hipFree"), ("KERNEL_DISPATCH", "batched_transpose_32x32_half"))
+            ),
+            [KernelTotal("batched_transpose_32x32_half", 4, 800)],
+            {FURTHER: 1},
+        ),
     ],
 )
 def test_of_several_tables_the_one_of_kernels_is_read_and_what_is_left_out_is_counted(
@@ -104,6 +115,19 @@ def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, t
         read(tmp_path, text)
 
 
+def test_a_row_with_empty_cells_and_without_its_blanks_is_not_guessed(tmp_path: Path) -> None:
+    text = (
+        "Start (ns)  Duration (ns)  GrdX  GrdY  GrdZ  Bytes (MB)  Device  Ctx  Strm  Name\n"
+        "1000 70 98 2 8 NVIDIA A100 (0) 1 13 void cudnn::f<__half, float>(int)\n"
+    )
+    (tmp_path / "list.txt").write_text(text, encoding="utf-8")
+
+    trace = read_trace(tmp_path / "list.txt")
+
+    assert isinstance(trace, RecordedTrace)
+    assert (len(trace.kernels), trace.problems) == (0, [Problem(UNREAD)])
+
+
 TITLES = "Time (%),Total Time (ns),Instances,"
 ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"'
 
@@ -142,6 +166,23 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
             '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
             [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)],
+        ),
+        (
+            "nvprof summary",  # written by hand, the kind of rows in a row of its own
+            "| Type | Time(%) | Time | Calls | Avg | Name |\n|---|---|---|---|---|---|\n"
+            "| **GPU activities:** | | | | | |\n"
+            "| | 30.88% | 3.3600us | 2 | 1.6800us | `f(int*, int)` |\n"
+            "| | 13.82% | 1.5040us | 1 | 1.5040us | [CUDA memcpy DtoH] |\n"
+            "| **API calls:** | 99.00% | 9.0000us | 2 | 4.5000us | `cudaMemcpy` |\n",
+            [KernelTotal("f(int*, int)", 2, 3360)],
+        ),
+        (
+            "kernel summary",  # in a comment, with columns of three numbers
+            "# Time (%)  Total Time (ns)  Instances      GridXYZ      Name\n"
+            "# --------  ---------------  ---------  --------------  -----\n"
+            "#     50.0               10          1     1    1    1  f\n"
+            "#     50.0               30          2   390    2   64  f\n",
+            [KernelTotal("f", 3, 40)],
         ),
         (
             "rocprof summary",
@@ -195,6 +236,14 @@ ROCM_TITLES = (
             [(TO_CONTIGUOUS, 250_000, 2250, 1, 7, 12, (4, 2, 1))],
             [("[CUDA memcpy HtoD]", 0, 1000)],
             {1: "Tesla V100"},
+        ),
+        (
+            "nvprof list of kernels",  # the number of the device is cut off
+            "   Start  Duration            Grid Size      Block Size           Device  Context  Stream  Name\n"
+            "2.50ms  2.2500us              (4 2 1)        (32 1 1)  Tesla V100-SXM2        1       7  f(int) [812]\n",
+            [("f(int) [812]", 0, 2250, 0, 7, -1, (4, 2, 1))],
+            [],
+            {0: "Tesla V100-SXM2"},
         ),
         (
             "rocprofv3 list of kernels",

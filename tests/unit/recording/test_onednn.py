@@ -117,6 +117,18 @@ def test_two_lines_in_one_are_two_and_a_cut_one_is_counted() -> None:
     assert log.not_understood == [whole[:60], whole[:-1]]
 
 
+@for_each("width", [80, 119, 150])
+def test_a_line_that_was_broken_is_whole_again(width: int) -> None:
+    lines = [HEADER, "Epoch 1", REORDER, "loss: 0.5", CONVOLUTION, "", "7"]
+    parts = [line[at : at + width] for line in lines for at in range(0, len(line) or 1, width)]
+    log, whole = (read_onednn_log("\n".join(each)) for each in (parts, lines))
+
+    assert (log.primitives, log.not_understood) == (whole.primitives, [])
+    assert len(log.primitives) == 2
+    indented = "\n".join(lines).replace("undef,src", "undef,\n    src").replace("alg:", "\n    alg:")
+    assert read_onednn_log(indented).primitives == whole.primitives
+
+
 def test_partitions_and_errors_are_kept_apart() -> None:
     partition = (
         "onednn_verbose,v1,graph,exec,cpu,100002,convolution_post_ops,conv_0;relu_1,,,,fpm:strict,larger_kernel_t,1.0"
@@ -173,9 +185,14 @@ def test_a_plain_format_is_a_stride(tag: str, shape: tuple[int, ...], stride: tu
 
 
 def test_what_is_no_run_of_a_primitive_is_passed_over_and_what_cannot_be_read_is_kept() -> None:
-    dispatched = "create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10"
-    log = read_onednn_log(f"onednn_verbose,v1,primitive,{dispatched}")
-    assert (log.primitives, log.not_understood, log.creations) == ([], [], [])
+    for passed in (
+        "create:dispatch,convolution,cpu,convolution,skipping,unsupported isa,file.cpp:10",
+        "create:start,cpu,convolution,jit:avx2,forward,src:f32::blocked:abcd::f0,,alg:convolution_direct,mb2ic1oc1",
+        "exec:start,cpu,convolution,jit:avx2,forward,src:f32::blocked:abcd::f0,,alg:convolution_direct,mb2ic1oc1",
+        "exec:check,primitive,unused primitive execution argument (4113),file.cpp:74",
+    ):
+        log = read_onednn_log(f"onednn_verbose,v1,primitive,{passed}")
+        assert (log.primitives, log.not_understood, log.creations) == ([], [], [])
     for line in (
         "onednn_verbose,v1,primitive,exec,cpu,reorder",
         REORDER.rsplit(",", 1)[0] + ",soon",

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 TEXTS = Path(__file__).parent.parent.parent / "texts"
 OF_FIVE_SECONDS = "Layout conversions take at least 2.00 ms of 5.00 ms kernel time (40 %)"
-OF_KEY_AVERAGES = "Layout conversions take at least 1.42 ms of 3.52 ms kernel time (40 %)"
+OF_KEY_AVERAGES = (
+    "Layout conversions take at least 1.42 ms of 3.52 ms kernel time (40 %); 12 kernels may convert a layout: "
+    "150 us more"
+)
 MAY = "calls may convert a layout"
 NO_OPERATION_OF_30 = "No layout conversion can be shown in 30 operations"
 CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversions take at least 220 us of 211 ms"
@@ -74,7 +77,8 @@ def test_each_text_is_read(name: str, device: str, claim: str) -> None:
             [
                 "the kernels that the table lists take 206 ms of its total of 869 ms; the rest is not listed "
                 "(row_limit=-1 lists all)",
-                "3 names are cut short, so kernels are known by their beginning only",
+                "3 names are cut short, so kernels are known by their beginning only (max_name_column_width=None "
+                "prints them whole)",
             ],
         ),
         (
@@ -114,6 +118,9 @@ def test_a_log_with_a_backward_is_of_a_training_step_and_gets_its_advice() -> No
     problem = "deconvolution mb1_ic1026oc1_ih1oh1kh1sh1dh0ph0_iw224ow58112kw1024sw256dw0pw0"
     assert notes["Created"] == f"2 primitives in 70.6 s; longest 70.6 s: {problem}"
     assert "bring inputs to few sizes" in notes["Reuse"]
+    notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / "mkldnn_2018.log")).answer.notes)
+    assert notes["Undone"].startswith("not looked for, as a log of oneDNN does not show what PyTorch ran between")
+    assert notes["Conv time"] == "2 kernels, 71.4 ms"  # the only reorder is beside a convolution of other sizes
 
 
 def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> None:
@@ -190,6 +197,22 @@ def test_a_table_of_two_is_the_one_with_kernels(tmp_path: Path) -> None:
 
     assert build_view(diagnosis).answer.claim == OF_KEY_AVERAGES
     assert diagnosis.subject.notes == ("further tables of kernels in the same file, which were not read",)
+
+
+def test_a_range_of_lightning_is_no_kernel_and_cut_names_may_be_copies_up_to_what_both_took(tmp_path: Path) -> None:
+    text = (TEXTS / "key_averages.txt").read_text(encoding="utf-8")
+    annotated = next(line for line in text.splitlines() if "ProfilerStep*" in line and "2.700ms" in line)
+    name = "[pl][module]torch.nn.modules.conv.Conv2d: conv1"
+    for before, after, spent in (
+        (annotated, annotated.replace(f"{'ProfilerStep*':>55}", f"{name:>55}"), 150e-6),
+        ("aten::copy_ ", "aten::fill_ ", 0),
+        ("150.000us         4.15%     150.000us", "100.000us         4.15%     100.000us", 100e-6),
+    ):
+        (tmp_path / "t.txt").write_text(text.replace(before, after, 1), encoding="utf-8")
+        (trial,) = layoutdoctor.examine_trace(tmp_path / "t.txt").trials
+        assert trial.kernels is not None
+        assert trial.kernels.undecided_seconds == pytest.approx(spent)
+        assert "[pl]" not in " ".join(total.name for total in trial.kernels.totals)
 
 
 def test_a_cut_or_damaged_table_costs_no_more_than_its_rows(tmp_path: Path) -> None:
