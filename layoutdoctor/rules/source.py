@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode
-    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 
 # ------------------------------------------------------------------------------ LD211: strides that change
