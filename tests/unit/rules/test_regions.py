@@ -100,6 +100,16 @@ def test_what_is_suggested_for_breakers(told: Told) -> None:
         told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
 
 
+def test_the_parts_of_one_call_in_a_compiled_graph_are_one_call() -> None:
+    parts = [a_breaker(node, op="interpolate", module="up", conversions=("e0",)) for node in ("mul_21", "mul_25")]
+    again = a_breaker("mul_37", op="interpolate", module="up", conversions=("e1",))
+    paid = (back("e0"), back("e1"))
+    once, twice = (a_broken_trial(*some, conversions=paid) for some in (parts, (*parts, again)))
+    (one,), (two,) = broken(once), broken(twice)
+    assert one.message.startswith("channels_last is lost at 1 interpolate layer (up; model.py:19): ")
+    assert two.message.startswith("channels_last is lost at 2 interpolate calls (up; model.py:19): ")
+
+
 VIDEO = (2, 4, 5, 6, 6)
 VOLUMES = {"source": channels_last(VIDEO), "target": contiguous(VIDEO), "reason": "", "module": None}
 
