@@ -58,7 +58,7 @@ _SMALL = (
 _CAT = "give every input of the cat channels_last: one contiguous input makes the result contiguous"
 _EAGER_ADVICE = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
-    "repeat": _REPEATED,
+    **dict.fromkeys(("repeat", "repeat_interleave"), _REPEATED),
     "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
     "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
     "the same; or compile: Inductor fuses the norm, so that no conversion is left",
