@@ -83,10 +83,33 @@ def clean_module_path(path: str) -> str | None:
     return ".".join(parts) or None
 
 
-def node_module(node: Any) -> str | None:
-    """Path of the nn.Module an FX node comes from, of the forward node for one of a backward graph."""
+_NO_NAMES: Mapping[str, Sequence[str]] = {}
+
+
+def names_of_modules(model: torch.nn.Module | None) -> Mapping[str, Sequence[str]]:
+    """The names of each module of a model by its ``id`` as text; a module in several places has several."""
+    found: dict[str, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False) if model is not None else ():
+        found.setdefault(str(id(module)), []).append(name)
+    return found
+
+
+def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
+    """
+    Name of the nn.Module an FX node comes from, of the forward node for one of a backward graph.
+
+    Behind a graph break, dynamo's path begins at the module whose forward it traces: then the module's name in the
+    model counts.
+
+    Source:
+        ``record_nn_module_stack`` (torch/_dynamo/variables/nn_module.py): the keys are ``id`` and ``id@call``.
+    """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    return clean_module_path(str(list(stack.values())[-1][0])) if stack else None
+    if not stack:
+        return None
+    key, (path, *_) = list(stack.items())[-1]
+    name, known = clean_module_path(str(path)), names.get(str(key).partition("@")[0], [])
+    return name if not known or name in known else known[0] or None
 
 
 def node_location(node: Any) -> SourceLocation | None:
@@ -108,17 +131,17 @@ def target_name(node: str, target: str, extern_targets: Mapping[str, str]) -> st
     return extern_targets.get(node, target) if target.startswith(("functools.partial(", "<function ")) else target
 
 
-def fx_nodes(graph_module: Any) -> tuple[FxNode, ...]:
+def fx_nodes(graph_module: Any, names: Mapping[str, Sequence[str]] = _NO_NAMES) -> tuple[FxNode, ...]:
     """
     The nodes of an FX graph, in order.
 
     Args:
         graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
     """
-    return tuple(map(_fx_node, graph_module.graph.nodes))
+    return tuple(_fx_node(node, names) for node in graph_module.graph.nodes)
 
 
-def _fx_node(node: Any) -> FxNode:
+def _fx_node(node: Any, names: Mapping[str, Sequence[str]]) -> FxNode:
     tensor = first_tensor(node.meta.get("val"))
     return FxNode(
         name=node.name,
@@ -128,7 +151,7 @@ def _fx_node(node: Any) -> FxNode:
         layout=layout_of(tensor),
         dtype=dtype_name(tensor),
         location=node_location(node),
-        module=node_module(node),
+        module=node_module(node, names),
         result_index=_result_index(node),
         called=called_name(node),
         is_called_directly=_is_called_directly(node),
@@ -243,7 +266,9 @@ def tensor_problem(value: Any) -> str | None:
     return "symbolic sizes" if any(isinstance(size_of(size), str) for size in value.shape) else None
 
 
-def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[Call]:
+def calls_of(
+    graph_module: Any, extern_targets: Mapping[str, str], names: Mapping[str, Sequence[str]] = _NO_NAMES
+) -> Iterator[Call]:
     """
     The calls of an FX graph.
 
@@ -259,7 +284,7 @@ def calls_of(graph_module: Any, extern_targets: Mapping[str, str]) -> Iterator[C
                 result=_tensor(node.meta.get("val")),
                 is_aten=str(node.target).startswith("aten."),
                 location=node_location(node),
-                module=node_module(node),
+                module=node_module(node, names),
             )
 
 

@@ -20,6 +20,7 @@ from layoutdoctor.capture.compat import (
 from layoutdoctor.capture.fx_graph import (
     calls_of,
     fx_nodes,
+    names_of_modules,
     not_understood_in,
     output_names,
     target_name,
@@ -56,12 +57,14 @@ class CompileCapture:
     Records every graph that Inductor lowers between enter and exit; it may be entered again for what is left of it.
 
     Attributes:
+        model: The model whose names of modules the graphs get; None leaves those of dynamo.
         graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
         recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.captured: list[CapturedGraph] = []
+        self.model = model
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
@@ -127,7 +130,7 @@ class CompileCapture:
         decision = self._decision_of(lowering)
         name = f"graph {len(self.captured)}"
         try:
-            graph = _graph_record(name, lowering, generated, kernels, decision)
+            graph = _graph_record(name, lowering, generated, kernels, decision, names_of_modules(self.model))
         except Exception as error:  # a graph that cannot be read at all still counts as one that was compiled
             problem = f"nothing of it could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
@@ -165,6 +168,7 @@ def _graph_record(
     generated: Any,
     kernels: Sequence[tuple[str, list[str], str]],
     raw: RawDecision | None,
+    names: Mapping[str, Sequence[str]],
 ) -> Graph:
     """The record of a lowered graph; parts that cannot be read are left out and named in ``hook_failure``."""
     problems: list[str] = []
@@ -186,7 +190,7 @@ def _graph_record(
     targets = _extern_targets(fields.get("buffers", ()))
     with part("decision"):
         fields["decision"] = describe_decision(
-            tuple(calls_of(graph_module, targets)),
+            tuple(calls_of(graph_module, targets, names)),
             len(graph_module.graph.nodes),
             raw,
             bool(lowering.layout_opt),
@@ -194,7 +198,7 @@ def _graph_record(
             _written_layouts(fields.get("buffers", ())),
         )
     with part("FX nodes"):
-        fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets))
+        fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets, names))
         fields["output_names"] = output_names(graph_module)
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
@@ -215,9 +219,11 @@ def _graph_record(
     )
 
 
-def _nodes_of(graph_module: Any, direction: GraphDirection, targets: Mapping[str, str]) -> Iterator[FxNode]:
+def _nodes_of(
+    graph_module: Any, direction: GraphDirection, targets: Mapping[str, str], names: Mapping[str, Sequence[str]]
+) -> Iterator[FxNode]:
     """The nodes of a graph, with the kinds of its inputs and the operators of external calls."""
-    nodes = fx_nodes(graph_module)
+    nodes = fx_nodes(graph_module, names)
     kinds = placeholder_kinds(nodes, direction)
     for node in nodes:
         target = target_name(node.name, node.target, targets)

@@ -224,6 +224,8 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
         if not idle or not _leaves_layouts_to_inductor(trial):
             continue
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
+        if _are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
+            return
         count = sum(decision.convolution_count for decision in idle)
         message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
@@ -242,6 +244,13 @@ def _is_idle(decision: Decision) -> bool:
     """Whether an applied optimization made no convolution channels-last."""
     is_applied = bool(decision.applied and decision.convolution_count)
     return is_applied and not decision.channels_last_convolution_count and not _is_one_dimensional(decision)
+
+
+def _are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> bool:
+    """Whether the finding LD508 advises better: all are matrix products, and channels-last did not make them faster."""
+    products = [convolution for convolution, _ in evidence.matrix_products(trial)]
+    is_every = bool(convolutions) and all(convolution in products for convolution in convolutions)
+    return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None
 
 
 def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
@@ -479,6 +488,8 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
     trials = (trial for trial in evidence.own_trials(diagnosis) if _leaves_layouts_to_inductor(trial))
     for trial, cards in evidence.first_showing(trials, _one_dimensional_cards):
         found = [convolution for card in cards for convolution in card.convolutions]
+        if _are_products(diagnosis, trial, found):
+            return
         every = sum(card.convolution_count for card in evidence.cards_of(evidence.forward_graphs(trial)))
         copied = _copied_in_both(diagnosis, trial, found)
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))

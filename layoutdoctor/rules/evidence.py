@@ -10,16 +10,17 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
     from layoutdoctor.diagnosis.subject import InputTensor
     from layoutdoctor.diagnosis.trial import Trial
 
@@ -159,6 +160,26 @@ def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
 def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
     """The convolutions on the decision cards of graphs."""
     return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
+
+
+def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
+    """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
+    found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
+    for graph in trial.graphs:
+        known = {c.node: c for c in convolutions_of([graph])}
+        for node, source in convolved(graph):
+            image = source.layout.shape[2:] if source.layout is not None else ()
+            if node.name in known and _is_product(known[node.name], image):
+                found[id(node)] = known[node.name], image
+    return list(found.values()) if share_of(trial.graphs, lambda node: id(node) in found) >= LEAST_SHARE else []
+
+
+def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
+    kernel, stride = (convolution.weight_shape or ())[2:], convolution.stride
+    padding, dilation = convolution.padding, convolution.dilation
+    if convolution.is_transposed or convolution.groups != 1 or not stride or padding is None or not dilation:
+        return False
+    return len(kernel) == len(dilation) and is_matrix_product(kernel, stride, padding, dilation, image)
 
 
 def is_of_other_ranks(decision: Decision) -> bool:

@@ -58,7 +58,7 @@ _SMALL = (
 _CAT = "give every input of the cat channels_last: one contiguous input makes the result contiguous"
 _EAGER_ADVICE = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
-    "repeat": _REPEATED,
+    **dict.fromkeys(("repeat", "repeat_interleave"), _REPEATED),
     "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
     "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
     "the same; or compile: Inductor fuses the norm, so that no conversion is left",
@@ -144,8 +144,10 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
 
 
 def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
-    is_layer = len(distinct(breaker.module for breaker in breakers)) == len(breakers)
-    return count_of(len(breakers), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
+    """How often the operation is called; a compiled graph may hold several parts of one call, with one conversion."""
+    calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
+    is_layer = len(distinct(b.module for b in breakers)) == len(calls)
+    return count_of(len(calls), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
 
 
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:

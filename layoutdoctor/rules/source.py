@@ -14,7 +14,7 @@ from layoutdoctor.examination.costs import (
     sum_of_known,
 )
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
+from layoutdoctor.examination.graphs.products import LEAST_SHARE
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode
-    from layoutdoctor.diagnosis.layout import Layout, Size
+    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 
 # ------------------------------------------------------------------------------ LD211: strides that change
@@ -149,7 +149,7 @@ LD503 = Rule("LD503", "flat-conv3d", flat_convolutions)
 # ------------------------------------------------------------------------------------ LD508: matrix products
 def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
-    for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), _products):
+    for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
         names = [
             f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])} of {shape_words(image)})"
             for c, image in found
@@ -167,31 +167,11 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
             trial.name,
             joined((message, wording.cost_words(trial, seconds)), ", "),
             "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); a diagnosis of the default "
-            "configurations tries it",
+            "configurations tries it for an nn.Conv1d, nn.Conv2d or nn.Conv3d",
             seconds=seconds,
             evidence=sorted(nodes),
             at=found[0][0],
         )
-
-
-def _products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
-    """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
-    found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
-    for graph in trial.graphs:
-        known = {c.node: c for c in evidence.convolutions_of([graph])}
-        for node, source in convolved(graph):
-            image = source.layout.shape[2:] if source.layout is not None else ()
-            if node.name in known and _is_product(known[node.name], image):
-                found[id(node)] = known[node.name], image
-    return list(found.values()) if share_of(trial.graphs, lambda node: id(node) in found) >= LEAST_SHARE else []
-
-
-def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
-    kernel, stride = (convolution.weight_shape or ())[2:], convolution.stride
-    padding, dilation = convolution.padding, convolution.dilation
-    if convolution.is_transposed or convolution.groups != 1 or not stride or padding is None or not dilation:
-        return False
-    return len(kernel) == len(dilation) and is_matrix_product(kernel, stride, padding, dilation, image)
 
 
 LD508 = Rule("LD508", "convolution-is-matrix-product", matrix_products)

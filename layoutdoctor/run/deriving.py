@@ -92,7 +92,7 @@ def _formats(configuration: Configuration) -> tuple[FormatChoice | None, FormatC
 
 def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
     """
-    The best configuration with each cure that may help it.
+    The best configuration with each cure that may help it, and the best without frozen weights with its first one.
 
     Args:
         medians: Ratio to the baseline, by configuration; the baseline's is 1.
@@ -102,8 +102,10 @@ def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tup
         for base in (best, *_failed_like(best, workers)):
             found += [with_cures(base.configuration, (cure,)) for cure in _cures_of(base)[:MOST_CURES]]
         losing = [] if _loses_its_format(best) else filter(_loses_its_format, _by_speed(workers, medians))
-        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one)[:1]) for one in [*losing][:1]]
-    return tuple(found)
+        free = [one for one in _by_speed(workers, medians) if best.configuration.freezes > one.configuration.freezes]
+        more = [one for one in (*[*losing][:1], *free[:1]) if one.proposals]
+        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one)[:1]) for one in more]
+    return tuple({one.name: one for one in found}.values())
 
 
 def _cures_of(worker: Worker) -> list[Cure]:
@@ -124,7 +126,8 @@ def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> t
     if base is None:
         return ()
     helping = [worker.configuration.cures[0] for worker in cured if medians[worker.name] > medians[base.name]]
-    return (with_cures(base.configuration, helping),) if len(helping) > 1 else ()
+    once = {cure.name: cure for cure in helping}
+    return (with_cures(base.configuration, tuple(once.values())),) if len(once) > 1 else ()
 
 
 def on_a_gpu(

@@ -99,6 +99,7 @@ class TrialWork:
             A key that configurations with the same options and formats in effect share.
         """
         self.step = prepare(self._subject, self._configuration, self._mode)
+        self._capture.model = self.step.module
         in_eager_mode = msgspec.structs.replace(self._configuration, backend="eager")
         self._eager_key = fingerprint(same_preparation_key(self.step, in_eager_mode))
         return fingerprint(same_preparation_key(self.step, self._configuration))
@@ -290,7 +291,7 @@ def _lower(trial: Trial, step: Step, target: Target) -> Trial:
     lowering = TargetLowering(target, compiler_options(trial.configuration))
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
     # The lowering is in effect first: the capture's hooks see what it cuts short.
-    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture() as capture:
+    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture(step.module) as capture:
         step()
     trial = msgspec.structs.replace(
         trial,

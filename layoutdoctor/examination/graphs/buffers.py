@@ -299,13 +299,19 @@ def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
 
 
 def densified(layout: Layout) -> Layout:
-    """The dense layout in the same stride order, which shows the memory format of a part of a larger buffer."""
+    """
+    The dense layout in the same stride order, which shows the memory format of a part of a larger buffer.
+
+    A dimension of size 1 keeps its place among the others, because torch goes by its stride as well.
+    """
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None
     if layout.memory_formats or known is None or order is None:
         return layout
-    ones = [dimension for dimension, size in enumerate(known[0]) if size == 1]
-    return strided_layout(known[0], dense_stride(known[0], (*ones, *order)))
+    shape, stride = known
+    ones = [dimension for dimension, size in enumerate(shape) if size == 1]
+    places = sorted((*order, *ones), key=lambda dimension: -stride[dimension])
+    return strided_layout(shape, dense_stride(shape, places))
 
 
 def is_only_channels_last(layout: Layout | None) -> bool:

@@ -16,6 +16,7 @@ from layoutdoctor.capture.fx_graph import (
     is_user_file,
     layout_of,
     location_in_stack,
+    names_of_modules,
     not_understood_in,
     operator_problem,
     output_names,
@@ -68,6 +69,42 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     assert found is not None
     assert (found.file, found.line) == (own, 9)
     assert location_in_stack(None) is None
+
+
+class Tower(torch.nn.Module):
+    """A patch embedding that breaks the graph, so that dynamo begins again at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = Embedding()
+        self.again = self.embed.project
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.embed(self.again(x))
+
+
+class Embedding(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = torch.nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return self.project(x)
+
+
+def test_a_module_behind_a_graph_break_has_its_name_in_the_model() -> None:
+    model, found = Tower(), []
+
+    def backend(graph_module: Any, inputs: Any) -> Any:
+        nodes = fx_nodes(graph_module, names_of_modules(model)), fx_nodes(graph_module)
+        found.append([[node.module for node in some if "conv2d" in node.target] for some in nodes])
+        return graph_module
+
+    torch._dynamo.reset()
+    torch.compile(model, backend=backend)(torch.ones(1, 3, 2, 2))
+
+    assert found == [[["again"], ["again"]], [["embed.project"], ["project"]]]
 
 
 def test_a_module_path_without_dynamos_expressions() -> None:

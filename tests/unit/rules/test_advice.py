@@ -225,6 +225,16 @@ def test_what_a_cure_brought_takes_the_place_of_the_advice(trial: Trial, words: 
     assert [f.suggestion for f in run_rules(diagnosis, (a_rule(module="b"),))] == ["try something"]
 
 
+def test_what_eager_mode_loses_is_not_answered_by_a_compiled_attempt() -> None:
+    restored = msgspec.structs.replace(CURE, answers="LD104")
+    attempt = cured(1.25, configuration=a_configuration(CURED, cures=(restored,)))
+    trials = a_trial("inductor", measurement=a_measurement(*BASE)), a_trial("eager-channels-last"), attempt
+    diagnosis = a_diagnosis(*trials, comparison=a_comparison())
+    found = [run_rules(diagnosis, (a_rule("LD104", name),)) for name in ("inductor", "eager-channels-last")]
+    measured = "compiled + flat-conv3d: measured 1.25x, 1.25x to 1.25x, against the default"
+    assert [finding.suggestion for (finding,) in found] == [measured, "try something"]
+
+
 def test_a_recommended_cure_that_shares_no_rounds_with_its_base_is_a_warning_with_their_ratio() -> None:
     base = a_trial("inductor", measurement=a_measurement(*BASE[:3]))
     late = cured(None, measurement=a_measurement(*BASE, first_round=3))

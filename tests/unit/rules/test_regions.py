@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from builders import (
     Told,
     a_breaker,
@@ -25,6 +26,8 @@ from builders import (
     kernels,
 )
 
+from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.rules.regions import LD104, LD105, LD212
 
 if TYPE_CHECKING:
@@ -98,6 +101,24 @@ def test_what_is_suggested_for_breakers(told: Told) -> None:
     )
     for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d"):
         told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
+
+
+@pytest.mark.parametrize("op", ["repeat", "repeat_interleave"])
+def test_a_first_frame_of_several_videos_is_known_as_channels_last(op: str) -> None:
+    frame = densified(strided_layout((2, 8, 1, 24, 24), (27648, 1, 4608, 192, 8)))  # x[:, :, :1] of six frames
+    video = {"source": frame, "target": contiguous((2, 8, 2, 24, 24))}
+    (finding,) = broken(a_trial(), a_broken_trial(a_breaker(op, op=op, **video)))
+    assert (finding.suggestion or "").startswith("put the slice itself into the cat")
+
+
+def test_the_parts_of_one_call_in_a_compiled_graph_are_one_call() -> None:
+    parts = [a_breaker(node, op="interpolate", module="up", conversions=("e0",)) for node in ("mul_21", "mul_25")]
+    again = a_breaker("mul_37", op="interpolate", module="up", conversions=("e1",))
+    paid = (back("e0"), back("e1"))
+    once, twice = (a_broken_trial(*some, conversions=paid) for some in (parts, (*parts, again)))
+    (one,), (two,) = broken(once), broken(twice)
+    assert one.message.startswith("channels_last is lost at 1 interpolate layer (up; model.py:19): ")
+    assert two.message.startswith("channels_last is lost at 2 interpolate calls (up; model.py:19): ")
 
 
 VIDEO = (2, 4, 5, 6, 6)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from builders import (
     Told,
+    a_comparison,
     a_convolution,
     a_decision,
     a_failed_trial,
@@ -15,6 +16,7 @@ from builders import (
     a_location,
     a_node,
     a_placeholder,
+    a_ratio,
     a_trial,
     channels_last,
     contiguous,
@@ -25,6 +27,7 @@ from builders import (
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.trial import GradientLayout, Trial
+from layoutdoctor.rules.decisions import LD201, LD210
 from layoutdoctor.rules.source import LD211, LD503, LD504, LD507, LD508
 
 if TYPE_CHECKING:
@@ -123,6 +126,18 @@ def test_matrix_products(told: Told) -> None:
         with_patches(seconds=5e-5),
     ):
         assert multiplied(trial) == []
+
+
+def test_matrix_products_are_not_advised_to_run_channels_last_as_well() -> None:
+    idle, one_dimensional = finder(LD201.check), finder(LD210.check)
+    volumes = with_patches(channels_last=False)
+    series = with_patches((64,), rank=1, stride=(16,), padding=(0,), dilation=(1,), weight_shape=(32, 3, 16))
+    gain = a_comparison(a_ratio("inductor-channels-last", 1.5))
+    assert [len(multiplied(volumes)), len(multiplied(series))] == [1, 1]
+    assert idle(volumes) == one_dimensional(series) == []
+    assert [finding.code for finding in idle(volumes, comparison=gain)] == ["LD201"]
+    overlapping = with_patches(channels_last=False, stride=(1, 7, 7), image=(2, 28, 28))
+    assert [finding.code for finding in idle(overlapping)] == ["LD201"]
 
 
 POINTWISE = (64, 64, 1, 1)

@@ -110,6 +110,19 @@ def test_the_fastest_that_loses_its_format_is_tried_with_what_keeps_it_unless_th
     assert chosen == ["inductor-channels-last+keep", "inductor-channels-last+z"]
 
 
+def test_what_a_cure_gains_without_frozen_weights_is_tried_as_well() -> None:
+    names_of = ("inductor", "inductor-freezing", "eager")
+    workers = [worker(name, a_proposal("a", 2), a_proposal("b", 1)) for name in names_of]
+    medians = {"inductor": 1.0, "inductor-freezing": 1.3, "eager": 0.7}
+
+    frozen = ["inductor-freezing+a", "inductor-freezing+b"]
+    assert names(single_cures(workers, medians)) == [*frozen, "inductor+a"]
+    assert names(single_cures([worker("inductor"), *workers[1:]], medians)) == frozen
+    cured = [with_cures(BY_NAME[name], (Cure(name="a"),)) for name in names_of[:2]]
+    gains = {**medians, "inductor+a": 1.5, "inductor-freezing+a": 1.6}
+    assert cures_together([*workers, *map(worker, cured)], gains) == ()
+
+
 def test_what_is_wrong_or_did_not_run_is_no_base() -> None:
     workers = [
         worker("eager", a_proposal("a")),
