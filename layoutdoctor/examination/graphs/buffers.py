@@ -256,12 +256,19 @@ class BufferGraph:
         return [reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
-        """The FX node of a library call: its source node, else the last convolution or last node of its origins."""
+        """
+        The FX node of a library call: its source node, else one of its origins.
+
+        Origins include whatever is computed for the call: its own operator is the one that it names. A convolution's
+        is the last convolution, because later operations are fused into it; another call's is the last node.
+        """
         if buffer.source_node is not None and buffer.source_node in self.nodes:
             return self.nodes[buffer.source_node]
+        kernel = str(buffer.kernel).removeprefix("torch.ops.")
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
-        convolutions = [node for node in origins if is_convolution(node.target)]
-        return max(convolutions or origins, key=lambda node: self._order[node.name], default=None)
+        own = [node for node in origins if node.target == kernel]
+        convolutions = [node for node in origins if "conv" in kernel and is_convolution(node.target)]
+        return max(own or convolutions or origins, key=lambda node: self._order[node.name], default=None)
 
 
 _Known = tuple[tuple[int, ...], tuple[int, ...]]

@@ -180,6 +180,19 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
+@for_each("kernel", ["torch.ops.mine.lif.default", "WhileLoop"])
+def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_its_origins(kernel: str) -> None:
+    given = plain("n", a_read("a", LAST), origins=("lif", "conv_a"), operations=("add",))
+    whole = msgspec.structs.replace(call("l", "n", node="", layout=None), kernel=kernel, origins=("lif", "conv_a"))
+    part = call("m", "l", node="spikes", layout=PLAIN)
+    back = last("back", a_read("m", PLAIN), origins=("conv_b",))
+    known = a_graph(nodes=OPERATOR, buffers=(A, given, whole, part, back, B))
+
+    found = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert [(b.node, b.op, len(b.conversions)) for b in found] == [("lif", "mine::lif", 2)]
+
+
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
     first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
     back = last("back", a_read("n", PLAIN), origins=("conv_b",))
