@@ -193,6 +193,33 @@ def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_i
     assert [(b.node, b.op, len(b.conversions)) for b in found] == [("lif", "mine::lif", 2)]
 
 
+def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_before_it() -> None:
+    nodes = (
+        *NODES,
+        a_node("attention", "flex_attention", ("conv_a",), called="flex_attention"),
+        a_node("heads", "<built-in function getitem>", ("attention",)),
+    )
+    given = plain("n", a_read("a", LAST), source_node="conv_a", operations=("add",))
+    template = plain("t", reads=("n",), kernel="triton_tem_fused_convolution_0", source_node="heads")
+    back = last("back", a_read("t", PLAIN), origins=("conv_b",))
+    known = a_graph(nodes=nodes, buffers=(A, given, template, back, B))
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert (breaker.op, breaker.node, len(breaker.conversions)) == ("flex_attention", "attention", 2)
+    assert breaker.reason == "it is given channels_last, which Inductor writes in contiguous_format for it"
+
+
+def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
+    kernel = a_node("k", "triton_kernel_wrapper_mutation", ("conv_a",), called="silu.default")
+    buffers = (A, call("c", "a", node="k", layout=PLAIN), last("back", a_read("c", PLAIN), origins=("conv_b",)), B)
+    known = a_graph(nodes=(*NODES, kernel), buffers=buffers)
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert breaker.op == "triton::silu"
+
+
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
     first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
     back = last("back", a_read("n", PLAIN), origins=("conv_b",))
