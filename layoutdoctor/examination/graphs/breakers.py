@@ -439,10 +439,10 @@ def _breaker(
 def _op(node: FxNode) -> str:
     """The name of an operation as a person calls it; with its namespace if it is not torch's own."""
     if node.target.startswith("triton_kernel_wrapper"):
-        return f"triton::{(node.called or 'kernel').removesuffix('.default')}"
+        return f"triton::{node.called or 'kernel'}"
     names = node.target.removeprefix("torch.ops.").split(".")
     is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
-    return (node.called or base_name(node.target)).removesuffix(".default") if is_own else f"{names[0]}::{names[1]}"
+    return (node.called or base_name(node.target)) if is_own else f"{names[0]}::{names[1]}"
 
 
 _OWN_NAMESPACES = ("aten", "prims", "inductor", "mkldnn")

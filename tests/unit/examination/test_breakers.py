@@ -211,7 +211,7 @@ def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_b
 
 
 def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
-    kernel = a_node("k", "triton_kernel_wrapper_mutation", ("conv_a",), called="silu.default")
+    kernel = a_node("k", "triton_kernel_wrapper_mutation", ("conv_a",), called="silu")
     buffers = (A, call("c", "a", node="k", layout=PLAIN), last("back", a_read("c", PLAIN), origins=("conv_b",)), B)
     known = a_graph(nodes=(*NODES, kernel), buffers=buffers)
 
