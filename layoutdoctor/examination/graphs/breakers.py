@@ -309,6 +309,9 @@ class _Buffers:
             reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
             if not buffer.is_extern:
                 reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
+        readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
+        if not buffer.is_extern and readers and not is_convolution(readers[0].target):  # written so for a call
+            node, reason = readers[0], f"it needs {_words(buffer.layout)}, as traced, and is given {_words(given)}"
         return _breaker(node, given, buffer.layout, conversions, reason)
 
 

@@ -220,6 +220,17 @@ def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
     assert breaker.op == "triton::silu"
 
 
+def test_a_value_written_contiguous_for_a_call_is_lost_at_the_call_though_others_read_it_too() -> None:
+    nodes = (*NODES, a_node("fft", "aten._fft_r2c.default", ("relu",), called="fft_rfft2"))
+    value = plain("n", a_read("a", LAST), source_node="relu", operations=("relu",))
+    known = a_graph(nodes=nodes, buffers=(A, value, call("f", "n", node="fft", layout=None), BACK_FROM_N, B))
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert (breaker.op, breaker.node, len(breaker.conversions)) == ("fft_rfft2", "fft", 2)
+    assert breaker.reason == "it needs contiguous_format, as traced, and is given channels_last"
+
+
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
     first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
     back = last("back", a_read("n", PLAIN), origins=("conv_b",))
