@@ -408,3 +408,12 @@ def test_a_target_whose_graphs_hold_no_convolution_of_the_model_says_so() -> Non
 
     assert notes["Decision"] == "no graph holds any of the model's convolutions (4), so nothing is known about them"
     assert notes["Converts"] == "no conversion in the graphs"
+
+
+def test_a_gap_of_both_graphs_of_a_training_step_is_named_once() -> None:
+    graph = a_graph(not_understood=("custom operation (mine.scale.default): scale",))
+    both = a_diagnosis(a_trial(graphs=(graph, graph)), a_trial(BEST, graphs=(a_graph(),)))
+    text = " ".join(render_text(both).split())
+
+    assert "Not understood: compiled (the default): not followed" in text
+    assert "compiled (the default), compiled (the default)" not in text
