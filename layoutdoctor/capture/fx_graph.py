@@ -175,7 +175,9 @@ def called_name(node: Any) -> str | None:
     if isinstance(function, str):
         return function
     own = getattr(function, "__name__", None)
-    return str(own) if own and not isinstance(function, type) else _NUMBERED.sub("", str(name))
+    if not own or isinstance(function, type):
+        return _NUMBERED.sub("", str(name))
+    return str(own).partition(".")[0]  # an exported model calls operators with an overload: ``conv2d.default``
 
 
 def _is_called_directly(node: Any) -> bool | None:

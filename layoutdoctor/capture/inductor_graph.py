@@ -49,7 +49,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
     for outer in graph.scheduler.nodes:
         for node in outer.get_nodes():
             if getattr(node, "node", None) is not None:
-                found += _buffers_of_node(node, facts)
+                found += _buffers_of_node(node, facts, graph)
     constants = _renamed_constants(graph)
     return tuple(_with_names(buffer, constants) for buffer in found) if constants else tuple(found)
 
@@ -124,7 +124,7 @@ def _user_visible(graph: Any) -> frozenset[int] | None:
     return None if indices is None else frozenset(int(index) for index in indices)
 
 
-def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
+def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
     is_extern = bool(node.is_extern())
     origins = tuple(str(origin.name) for origin in node.node.origins)
     reads = tuple(sorted({dependency.name for dependency in node.read_writes.reads}))
@@ -132,6 +132,9 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
     found: list[Buffer] = []
     for output in node.get_outputs():
         name, inner = str(output.get_name()), output.node
+        # What a call changes in place has no layout of its own, but that of the tensor it changes.
+        changed = [graph.try_get_buffer(other) for other in output.get_mutations()] if is_extern else []
+        inner = next((other for other in changed if other is not None), inner)
         layout = ir_layout(inner)
         body = _read_body(node, name, layout)
         aliases = [str(other) for other in output.get_aliases()]
@@ -158,7 +161,9 @@ def _buffers_of_node(node: Any, facts: _GraphFacts) -> list[Buffer]:
                 problem=body.problem,
             )
         )
-    return found
+    # Loops name what they read; behind a change in place, the scheduler reads the buffer that the change makes.
+    renamed = getattr(node, "mutation_renames", None)
+    return [_with_names(buffer, renamed) for buffer in found] if renamed else found
 
 
 def _source_node(node: Any, origins: Sequence[str]) -> str | None:

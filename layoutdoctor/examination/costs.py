@@ -197,6 +197,10 @@ def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
     for graph in trial.graphs:
         if graph.nodes:
             yield sum(node.op == "call_function" and convolves(node.target) for node in graph.nodes)
+    if trial.graphs and trial.kernels is not None:  # quantised convolutions may run between the graphs
+        ran = sum(kernel.library != "inductor" and convolves(kernel.name) for kernel in trial.kernels.kernels)
+        if ran:
+            yield ran
 
 
 def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:

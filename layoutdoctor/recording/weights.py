@@ -20,6 +20,9 @@ SAME = frozenset(
 
 _SAME_WEIGHT = frozenset("_to_copy convert_element_type clone alias detach view reshape unsqueeze squeeze".split())
 
+_COMPUTED_WEIGHT = frozenset("mul div sub add dequantize_per_tensor dequantize_per_channel".split())
+"""Operations that scale or dequantise a weight; the weight is the argument of the result's shape."""
+
 
 def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> str:
     """The node that a value comes from through some operations, each of its first argument."""
@@ -36,7 +39,16 @@ def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
     if node.op != "call_function" or "convolution" not in node.target or len(node.inputs) <= position:
         return None
     weight = behind(node.inputs[position], nodes, _SAME_WEIGHT)
+    while (made := nodes.get(weight)) is not None and base_name(made.target) in _COMPUTED_WEIGHT:
+        alike = [name for name in made.inputs if name in nodes and _shape(nodes[name]) == _shape(made) is not None]
+        if len(alike) != 1:
+            break
+        weight = behind(alike[0], nodes, _SAME_WEIGHT)
     return weight if weight in nodes and nodes[weight].op in ("placeholder", "get_attr") else None
+
+
+def _shape(node: FxNode) -> tuple[int | str, ...] | None:
+    return None if node.layout is None else node.layout.shape
 
 
 def placeholder_kinds(nodes: Iterable[FxNode], direction: GraphDirection) -> dict[str, TensorKind]:

@@ -147,6 +147,7 @@ LD103 = Rule("LD103", "weight-converted-every-call", converted_weights)
 
 # ---------------------------------------------------------------------------------------------------- LD106: casts
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
+_COMPUTED_IN = frozenset({"float64", "float32", "float16", "bfloat16"})
 _CAST_IN_TRAINING = (
     "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a smaller part"
 )
@@ -205,10 +206,11 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
 
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:
+    """Two dtypes of computation that differ; None for a quantised weight, which is stored in fewer bits on purpose."""
     if before is None or after is None:
         return None
     pair = (DTYPES.get(before, before), DTYPES.get(after, after))
-    return pair if pair[0] != pair[1] else None
+    return pair if pair[0] != pair[1] and _COMPUTED_IN.issuperset(pair) else None
 
 
 def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversion) -> _Key:

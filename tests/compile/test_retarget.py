@@ -245,3 +245,29 @@ def test_a_model_with_a_triton_kernel_of_its_own_is_lowered_and_the_kernel_is_no
     assert [(c.tensor, c.owner, c.fused) for graph in on.graphs for c in graph.conversions if c.tensor == "activation"]
     assert [c for graph in off.graphs for c in graph.conversions] == []
     assert any("custom kernel" in line for graph in on.graphs for line in graph.not_understood)
+
+
+@torch.library.custom_op("layoutdoctor_tests::halve_", mutates_args=("x",))
+def halve_(x: torch.Tensor) -> None:
+    x.mul_(0.5)
+
+
+class Halving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 32, 3), nn.Conv2d(32, 16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        halve_(x)
+        return self.second(x)
+
+
+def test_an_operator_that_changes_its_argument_ends_channels_last_like_one_that_returns() -> None:
+    (trial,) = lower(Halving(), 2, 16, 16, 16).trials
+
+    (breaker,) = (breaker for graph in trial.graphs for breaker in graph.breakers)
+    assert (breaker.op, len(breaker.conversions)) == ("layoutdoctor_tests::halve_", 2)
+    assert (
+        breaker.reason == "it needs contiguous_format, as traced, is given channels_last and returns contiguous_format"
+    )

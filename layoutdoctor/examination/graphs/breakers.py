@@ -16,6 +16,7 @@ from layoutdoctor.diagnosis.graph import LayoutBreaker
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, known_numbers, stride_order
 from layoutdoctor.examination.graphs.buffers import (
     densified,
+    is_call,
     is_only_channels_last,
     is_only_contiguous,
 )
@@ -240,7 +241,7 @@ class _Buffers:
 
     def is_call(self, name: str) -> bool:
         """Whether a library call writes a buffer; its layout says nothing about the layouts that the call reads."""
-        return self.flow.buffers[name].is_extern
+        return is_call(self.flow.buffers[name])
 
     def is_end(self, name: str) -> bool:
         """Whether nothing is known about the origin of a buffer's layout."""
@@ -295,17 +296,22 @@ class _Buffers:
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
-        is_call = buffer.is_extern and not self._is_convolution(name)
-        node = self.flow.extern_node(self._call_of(buffer)) if is_call else self.flow.node_of(buffer)
+        is_named = self.is_call(name) and not self._is_convolution(name)
+        node = self.flow.extern_node(self._call_of(buffer)) if is_named else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch has the layout of the concatenation
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None or buffer.layout is None:
             return None
-        who = "it returns" if is_call else "the library returns" if buffer.is_extern else "Inductor writes"
+        who = "it returns" if is_named else "the library returns" if buffer.is_extern else "Inductor writes"
         reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
-        if is_call and self.ways_out(name):
+        if is_named and self.ways_out(name):
             needed = _words(self.ways_out(name)[0].target or buffer.layout)
             reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
+            if not buffer.is_extern:
+                reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
+        readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
+        if not buffer.is_extern and readers and not is_convolution(readers[0].target):  # written so for a call
+            node, reason = readers[0], f"it needs {_words(buffer.layout)}, as traced, and is given {_words(given)}"
         return _breaker(node, given, buffer.layout, conversions, reason)
 
 
@@ -435,9 +441,11 @@ def _breaker(
 
 def _op(node: FxNode) -> str:
     """The name of an operation as a person calls it; with its namespace if it is not torch's own."""
+    if node.target.startswith("triton_kernel_wrapper"):
+        return f"triton::{node.called or 'kernel'}"
     names = node.target.removeprefix("torch.ops.").split(".")
     is_own = names[0] in _OWN_NAMESPACES or len(names) < _PARTS
-    return (node.called or base_name(node.target)).removesuffix(".default") if is_own else f"{names[0]}::{names[1]}"
+    return (node.called or base_name(node.target)) if is_own else f"{names[0]}::{names[1]}"
 
 
 _OWN_NAMESPACES = ("aten", "prims", "inductor", "mkldnn")

@@ -250,21 +250,36 @@ class BufferGraph:
         return tuple(found)
 
     def extern_readers(self, name: str) -> list[str]:
-        """Buffers of the library calls that read a buffer, or the buffer that it is a part of."""
+        """Buffers of the library calls that read a buffer, or the buffer that it is a part of; templates count too."""
         buffer = self.buffers.get(name)
         names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
-        return [reader for one in names for reader in self.readers[one] if self.buffers[reader].is_extern]
+        return [reader for one in names for reader in self.readers[one] if is_call(self.buffers[reader])]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
-        """The FX node of a library call: its source node, else the last convolution or last node of its origins."""
-        if buffer.source_node is not None and buffer.source_node in self.nodes:
-            return self.nodes[buffer.source_node]
+        """
+        The FX node of a library call: its source node, else one of its origins.
+
+        Origins include whatever is computed for the call: its own operator is the one that it names. A convolution's
+        is the last convolution, because later operations are fused into it; another call's is the last node.
+        """
+        source = self.nodes.get(str(buffer.source_node))
+        if source is not None:
+            is_item = not buffer.is_extern and base_name(source.target) == "getitem"  # of what a template returns
+            return self.nodes.get(source.inputs[0], source) if is_item else source
+        kernel = str(buffer.kernel).removeprefix("torch.ops.")
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
-        convolutions = [node for node in origins if is_convolution(node.target)]
-        return max(convolutions or origins, key=lambda node: self._order[node.name], default=None)
+        own = [node for node in origins if node.target == kernel]
+        convolutions = [node for node in origins if "conv" in kernel and is_convolution(node.target)]
+        return max(own or convolutions or origins, key=lambda node: self._order[node.name], default=None)
 
 
 _Known = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def is_call(buffer: Buffer) -> bool:
+    """Whether a library call writes a buffer, or a template of Inductor's (flex attention), which has no loops."""
+    is_template = buffer.launch is not None and bool(buffer.reads) and not buffer.accesses and buffer.problem is None
+    return buffer.is_extern or is_template
 
 
 def computes(buffer: Buffer) -> bool:

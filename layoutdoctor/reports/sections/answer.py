@@ -377,7 +377,11 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if shown is None or shown.status != "ok":
         shown = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
     if shown is not None:
-        yield "Decision", decision_sentence(shown, in_full=True)
+        count = diagnosis.subject.convolution_module_count
+        cards = [graph.decision for graph in shown.graphs]
+        is_outside = all(card is not None and not card.convolution_count for card in cards) and bool(cards and count)
+        outside = f"no graph holds any of the model's convolutions ({count}), so nothing is known about them"
+        yield "Decision", outside if is_outside else decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
     yield "Sizes", _sizes_sentence(diagnosis)
     yield "Next", "on such a GPU, measure: the same call on device cuda, without --target"

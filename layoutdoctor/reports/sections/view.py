@@ -194,7 +194,7 @@ def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
     if is_recording(diagnosis) and not ran:
         yield "nothing was read, so nothing is known"
-    yield from _with_names(diagnosis, ((gap, trial) for trial in ran for gap in _gaps_of(trial)))
+    yield from _with_names(diagnosis, ((gap, trial) for trial in ran for gap in distinct(_gaps_of(trial))))
 
 
 def _gaps_of(trial: Trial) -> Iterator[str]:

@@ -129,6 +129,14 @@ def test_an_operator_that_freezing_replaced_is_named_by_its_external_call() -> N
     assert target_name("fused", "aten.relu.default", {"fused": call}) == "aten.relu.default"
 
 
+def test_an_exported_model_calls_operators_by_their_names_without_overloads() -> None:
+    graph = traced(torch.relu, (2, 4))
+    (node,) = (node for node in graph.graph.nodes if node.op == "call_function")
+    node.meta["source_fn_stack"] = [("conv2d_1", torch.ops.aten.conv2d.default)]
+
+    assert fx_graph.called_name(node) == "conv2d"
+
+
 def problems(function: Callable[..., Any], *args: torch.Tensor, mode: str = "fake") -> tuple[str, ...]:
     with torch.no_grad():
         return not_understood_in(make_fx(function, tracing_mode=mode)(*args), ())

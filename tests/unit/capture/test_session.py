@@ -166,6 +166,11 @@ def test_weights_and_gradients_among_a_graphs_inputs_are_known_by_their_place() 
         "w_1": "weight",
         "b_1": "activation",
     }
+    quantised = traced(lambda x, w, s: torch.conv2d(x, s * (w - 3)), (1, 4, 8, 8), (6, 4, 3, 3), (6, 1, 1, 1))
+    kinds = placeholder_kinds(fx_nodes(quantised), "inference")
+    assert kinds == {"x_1": "activation", "w_1": "weight", "s_1": "activation"}
+    two = traced(lambda x, w, s: torch.conv2d(x, w * s), (1, 4, 8, 8), (6, 4, 3, 3), (6, 4, 3, 3))
+    assert "weight" not in placeholder_kinds(fx_nodes(two), "inference").values()  # one of them, and not known which
     graph = traced(backward, (2, 8, 6, 6), (2, 4, 8, 8), (8, 4, 3, 3))
 
     assert placeholder_kinds(fx_nodes(graph), "backward") == {

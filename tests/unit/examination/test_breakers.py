@@ -180,6 +180,57 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
+@for_each("kernel", ["torch.ops.mine.lif.default", "WhileLoop"])
+def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_its_origins(kernel: str) -> None:
+    given = plain("n", a_read("a", LAST), origins=("lif", "conv_a"), operations=("add",))
+    whole = msgspec.structs.replace(call("l", "n", node="", layout=None), kernel=kernel, origins=("lif", "conv_a"))
+    part = call("m", "l", node="spikes", layout=PLAIN)
+    back = last("back", a_read("m", PLAIN), origins=("conv_b",))
+    known = a_graph(nodes=OPERATOR, buffers=(A, given, whole, part, back, B))
+
+    found = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert [(b.node, b.op, len(b.conversions)) for b in found] == [("lif", "mine::lif", 2)]
+
+
+def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_before_it() -> None:
+    nodes = (
+        *NODES,
+        a_node("attention", "flex_attention", ("conv_a",), called="flex_attention"),
+        a_node("heads", "<built-in function getitem>", ("attention",)),
+    )
+    given = plain("n", a_read("a", LAST), source_node="conv_a", operations=("add",))
+    template = plain("t", reads=("n",), kernel="triton_tem_fused_convolution_0", source_node="heads")
+    back = last("back", a_read("t", PLAIN), origins=("conv_b",))
+    known = a_graph(nodes=nodes, buffers=(A, given, template, back, B))
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert (breaker.op, breaker.node, len(breaker.conversions)) == ("flex_attention", "attention", 2)
+    assert breaker.reason == "it is given channels_last, which Inductor writes in contiguous_format for it"
+
+
+def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
+    kernel = a_node("k", "triton_kernel_wrapper_mutation", ("conv_a",), called="silu")
+    buffers = (A, call("c", "a", node="k", layout=PLAIN), last("back", a_read("c", PLAIN), origins=("conv_b",)), B)
+    known = a_graph(nodes=(*NODES, kernel), buffers=buffers)
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert breaker.op == "triton::silu"
+
+
+def test_a_value_written_contiguous_for_a_call_is_lost_at_the_call_though_others_read_it_too() -> None:
+    nodes = (*NODES, a_node("fft", "aten._fft_r2c.default", ("relu",), called="fft_rfft2"))
+    value = plain("n", a_read("a", LAST), source_node="relu", operations=("relu",))
+    known = a_graph(nodes=nodes, buffers=(A, value, call("f", "n", node="fft", layout=None), BACK_FROM_N, B))
+
+    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+
+    assert (breaker.op, breaker.node, len(breaker.conversions)) == ("fft_rfft2", "fft", 2)
+    assert breaker.reason == "it needs contiguous_format, as traced, and is given channels_last"
+
+
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:
     first = plain("n", a_read("a", LAST), source_node="norm", operations=("mul",))
     back = last("back", a_read("n", PLAIN), origins=("conv_b",))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from builders import a_conversion, a_graph, a_location, a_trial, kernels
+from builders import a_conversion, a_diagnosis, a_graph, a_kernel, a_location, a_node, a_subject, a_trial, kernels
 from trace_builders import to_channels_last, to_contiguous
 
 from layoutdoctor.examination import costs
@@ -39,3 +39,13 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
         costs.Place("conv_2", a_location(3), 2e-4, 6_422_528),
         costs.Place("conv_1", None, 1e-4, 2 * 6_422_528),
     ]
+
+
+def test_quantised_convolutions_between_the_graphs_are_convolutions() -> None:
+    graphs, subject = (a_graph(nodes=(a_node("a", "aten.add.Tensor"),)),), a_subject(convolution_module_count=0)
+    quantised = kernels(kernels=(a_kernel("quantized::conv2d", library="fbgemm"), a_kernel("aten::dequantize")))
+    own = kernels(kernels=(a_kernel("cpp_fused_convolution_0", library="inductor"),))
+
+    for ran, expected in ((quantised, 1), (own, 0), (None, 0)):
+        diagnosis = a_diagnosis(a_trial(graphs=graphs, kernels=ran), subject=subject)
+        assert costs.convolution_count(diagnosis) == expected

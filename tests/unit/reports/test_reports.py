@@ -397,3 +397,23 @@ def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None
 
     assert table.title == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
     assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "outside kernels"]
+
+
+def test_a_target_whose_graphs_hold_no_convolution_of_the_model_says_so() -> None:
+    none = msgspec.structs.replace(a_decision(), convolution_count=0)
+    subject = a_subject(target="cuda:90", convolution_module_count=4)
+    trial = a_trial(graphs=(a_graph(none),), is_static=True)
+
+    notes = dict(build_answer(a_diagnosis(trial, subject=subject)).notes)
+
+    assert notes["Decision"] == "no graph holds any of the model's convolutions (4), so nothing is known about them"
+    assert notes["Converts"] == "no conversion in the graphs"
+
+
+def test_a_gap_of_both_graphs_of_a_training_step_is_named_once() -> None:
+    graph = a_graph(not_understood=("custom operation (mine.scale.default): scale",))
+    both = a_diagnosis(a_trial(graphs=(graph, graph)), a_trial(BEST, graphs=(a_graph(),)))
+    text = " ".join(render_text(both).split())
+
+    assert "Not understood: compiled (the default): not followed" in text
+    assert "compiled (the default), compiled (the default)" not in text

@@ -201,6 +201,7 @@ def test_what_is_no_cast_of_weights() -> None:
             TWO_WEIGHTS, a_casting_conversion("k0", target_dtype=None), a_casting_conversion("k1", dtype="bf16")
         ),
         a_trial_of(same),
+        a_trial_of(TWO_WEIGHTS, a_casting_conversion("k0", dtype="int8", target_dtype="float32")),  # dequantised
     ):
         assert cast(trial) == []
     assert cast(a_trial_of(TWO_CASTS), **TRAINING) == []
