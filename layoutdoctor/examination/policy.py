@@ -26,8 +26,8 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         weights: Relative frequency of each diagnosis's calls; None if all are equally frequent.
 
     Raises:
-        UsageError: There is no diagnosis, or not one weight that can be saved for each; the models, modes or baselines differ; a
-            baseline has no times; or two diagnoses have the same kind of call.
+        UsageError: There is no diagnosis, or not one weight from 1e-15 to 1e15 for each; the models, modes or baselines
+            differ; a baseline has no times; or two diagnoses have the same kind of call.
     """
     weights = [1.0] * len(diagnoses) if weights is None else list(weights)
     if not diagnoses or len(weights) != len(diagnoses) or not all(1e-15 <= one <= 1e15 for one in weights):
