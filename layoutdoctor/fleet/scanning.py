@@ -132,7 +132,7 @@ def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
                 found.setdefault(rows.fingerprint, []).append(rows)
         keep = lines_file(path)
         keep([rows for of_file in found.values() for rows in of_file])
-    except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
+    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, a folder in a thousand others
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot resume from {str(path.parent)!r}: {reason}; name another folder") from error
     return found, keep
