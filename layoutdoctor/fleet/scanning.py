@@ -144,7 +144,7 @@ def _known_bytes(sources: Sequence[Source]) -> float:
     for path in {source.path for source in sources}:
         if "://" in path:
             return float("inf")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the path
             total += Path(path).stat().st_size
     return total
 
