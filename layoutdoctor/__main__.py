@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ending_signals():
         try:
             return _main(given)
+        except LayoutDoctorError as error:
+            say_error(error)
+            return error.exit_status
         except Interrupted as stop:
             say("interrupted")
             return stop.exit_status
@@ -93,11 +96,7 @@ def _main(given: Sequence[str]) -> int:
     arguments.hint = parser.hint
     with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
-        try:
-            status: int = _module_of(words[0]).run(arguments)
-        except LayoutDoctorError as error:
-            say_error(error)
-            return error.exit_status
+        status: int = _module_of(words[0]).run(arguments)
         logger.debug("exit status %d", status)
     return status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
 from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.engines import examined
-from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader
+from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader, said_by
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     Add = Callable[[Sequence[ScannedRows]], None]
 
+_logger = logging.getLogger("layoutdoctor")
 _ROWS_PER_GROUP = 100_000
 _BYTES_WORTH_A_POOL = 20 << 20
 RESULTS = "files.jsonl"
@@ -67,7 +69,6 @@ def scan(
     Raises:
         UsageError: There is nothing to scan, or the cluster or the folder cannot be used. A file that cannot be
             examined raises nothing: it is in ``failed``, with the reason.
-        OSError: A result could not be kept.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"cannot scan with {jobs} processes: expected 1 or more")
@@ -98,8 +99,12 @@ def scan(
     left = [source for source in sources if source.fingerprint not in kept]
     with examined(left, jobs=jobs, scheduler=scheduler, executor=executor) as results:
         for source, found in results:
-            if keep is not None:
-                keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
+            try:
+                if keep is not None:
+                    keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
+            except OSError as error:
+                keep = None
+                _logger.warning("cannot keep results in %r: %s; the scan goes on without", str(resume), said_by(error))
             take(found)
     return total.result()
 
