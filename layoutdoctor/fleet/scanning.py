@@ -104,7 +104,9 @@ def scan(
                     keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
             except OSError as error:
                 keep = None
-                _logger.warning("cannot keep results in %r: %s; the scan goes on without", str(resume), said_by(error))
+                _logger.warning(
+                    "warning: cannot keep results in %r: %s; the scan goes on without", str(resume), said_by(error)
+                )
             take(found)
     return total.result()
 

@@ -118,5 +118,6 @@ def test_a_disk_that_fills_up_costs_what_is_kept_and_not_the_scan(
     assert status == 0
     assert out == str(scan(TRACES))
     assert err == (
-        f"layoutdoctor: cannot keep results in {str(tmp_path)!r}: No space left on device; the scan goes on without\n"
+        f"layoutdoctor: warning: cannot keep results in {str(tmp_path)!r}: No space left on device; "
+        "the scan goes on without\n"
     )
