@@ -69,6 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command."""
     open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
+    with ending_signals():
+        try:
+            return _main(given)
+        except LayoutDoctorError as error:
+            say_error(error)
+            return error.exit_status
+        except Interrupted as stop:
+            say("interrupted")
+            return stop.exit_status
+
+
+def _main(given: Sequence[str]) -> int:
     if not given:
         build_parser().print_help()
         return EXIT_USAGE
@@ -82,16 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.words = given
     arguments.words_of_script = words_of_script
     arguments.hint = parser.hint
-    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose), ending_signals():
+    with logging_to_stderr(quiet=arguments.quiet, verbose=arguments.verbose):
         logger.debug("version %s, Python %s", __version__, sys.version.split()[0])
-        try:
-            status: int = _module_of(words[0]).run(arguments)
-        except LayoutDoctorError as error:
-            say_error(error)
-            return error.exit_status
-        except Interrupted as stop:
-            say("interrupted")
-            return stop.exit_status
+        status: int = _module_of(words[0]).run(arguments)
         logger.debug("exit status %d", status)
     return status
 

@@ -203,7 +203,7 @@ def prepare_directory(name: str, what: str) -> Path:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
             return Path(name).absolute()  # the model may change the current folder
-    except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
+    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, a folder in a thousand others
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot save {what} in {name!r}: {reason}; name another directory") from error
 

@@ -175,7 +175,7 @@ class _Lines:
 
 def _estimate(progress: Progress) -> str:
     """About how long it will still take, in the words of a person."""
-    if progress.left_seconds is None:
+    if not progress.left_seconds:
         return ""
     left = progress.left_seconds
     return f", about {round(left / 60)} min left" if left >= 90 else f", about {max(5, 5 * round(left / 5))} s left"

@@ -15,7 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]
 """0 to 1; sums taken in another order may end a little above."""
-Factor = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Factor = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Magnitude = Annotated[float, msgspec.Meta(ge=0)]
 REPR_LENGTH = 200
 

@@ -26,14 +26,14 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         weights: Relative frequency of each diagnosis's calls; None if all are equally frequent.
 
     Raises:
-        UsageError: There is no diagnosis, or not one weight above 0 for each; the models, modes or baselines differ; a
-            baseline has no times; or two diagnoses have the same kind of call.
+        UsageError: There is no diagnosis, or not one weight from 1e-15 to 1e15 for each; the models, modes or baselines
+            differ; a baseline has no times; or two diagnoses have the same kind of call.
     """
     weights = [1.0] * len(diagnoses) if weights is None else list(weights)
-    if not diagnoses or len(weights) != len(diagnoses) or not all(weight > 0 for weight in weights):
+    if not diagnoses or len(weights) != len(diagnoses) or not all(1e-15 <= one <= 1e15 for one in weights):
         raise UsageError(
             f"cannot make a policy of {len(diagnoses)} diagnoses with {len(weights)} weights: expected at least one "
-            "diagnosis, and a weight above 0 for each"
+            "diagnosis, and a weight from 1e-15 to 1e15 for each"
         )
     cases = [_case(diagnosis, weight) for diagnosis, weight in zip(diagnoses, weights, strict=True)]
     first = diagnoses[0]

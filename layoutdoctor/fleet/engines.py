@@ -177,6 +177,7 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         raise UsageError("cannot use --scheduler: Dask is not installed; pip install 'layoutdoctor[fleet]'") from error
     shown = _without_user(address)
     try:
+        distributed.comm.resolve_address(address)  # one that is none would leave a half-made client behind
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
@@ -190,7 +191,7 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 
 
 def _without_user(text: str) -> str:
-    return re.sub(r"//[^/\s]*@", "//", text)
+    return re.sub(r"[^/\s'\"]*@", "", text)
 
 
 def _check_workers(client: Any, address: str) -> None:

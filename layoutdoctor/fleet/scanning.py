@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
 from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
 from layoutdoctor.fleet.engines import examined
-from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader
+from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader, said_by
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     Add = Callable[[Sequence[ScannedRows]], None]
 
+_logger = logging.getLogger("layoutdoctor")
 _ROWS_PER_GROUP = 100_000
 _BYTES_WORTH_A_POOL = 20 << 20
 RESULTS = "files.jsonl"
@@ -67,7 +69,6 @@ def scan(
     Raises:
         UsageError: There is nothing to scan, or the cluster or the folder cannot be used. A file that cannot be
             examined raises nothing: it is in ``failed``, with the reason.
-        OSError: A result could not be kept.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"cannot scan with {jobs} processes: expected 1 or more")
@@ -98,8 +99,14 @@ def scan(
     left = [source for source in sources if source.fingerprint not in kept]
     with examined(left, jobs=jobs, scheduler=scheduler, executor=executor) as results:
         for source, found in results:
-            if keep is not None:
-                keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
+            try:
+                if keep is not None:
+                    keep([msgspec.structs.replace(rows, fingerprint=source.fingerprint) for rows in found])
+            except OSError as error:
+                keep = None
+                _logger.warning(
+                    "warning: cannot keep results in %r: %s; the scan goes on without", str(resume), said_by(error)
+                )
             take(found)
     return total.result()
 
@@ -132,7 +139,7 @@ def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
                 found.setdefault(rows.fingerprint, []).append(rows)
         keep = lines_file(path)
         keep([rows for of_file in found.values() for rows in of_file])
-    except (OSError, RecursionError) as error:  # RecursionError: a folder in a thousand others
+    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, a folder in a thousand others
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot resume from {str(path.parent)!r}: {reason}; name another folder") from error
     return found, keep
@@ -144,7 +151,7 @@ def _known_bytes(sources: Sequence[Source]) -> float:
     for path in {source.path for source in sources}:
         if "://" in path:
             return float("inf")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the path
             total += Path(path).stat().st_size
     return total
 

@@ -28,6 +28,7 @@ import msgspec
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.writing import opened, printable, private_directory
 from layoutdoctor.errors import TraceError, UsageError, text_of
+from layoutdoctor.privacy.paths import FOLDER_OF_HOMES
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import listing
 
@@ -98,10 +99,11 @@ def find_sources(
     whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
     common = "".join(f"{parts[0]}/" for parts in shared)
+    common = "" if FOLDER_OF_HOMES.fullmatch(common[:-1]) else common  # else names would begin with those of users
     named = [
         msgspec.structs.replace(
             source,
-            name=str(printable(source.path.removeprefix("" if common == "/" else common))),
+            name=str(printable(source.path.removeprefix(common))),
             patterns=patterns,
             max_bytes=max_bytes,
         )

@@ -108,7 +108,7 @@ _MAY_HOLD_PATH = re.compile(rf"[/\\~]|{_CACHE_FOLDER.pattern}")
 
 _INSTALLED = re.compile(r"(?:.*/)?((?:(?:site|dist)-packages|lib/python\d[\w.]*)/.+)")
 _HOME_FOLDER = re.compile(r"(?:[A-Za-z]:)?/(?:home|Users)/[^/]+|/root")
-_FOLDER_OF_HOMES = re.compile(r"(?:[A-Za-z]:)?(?:/(?:home|Users))?")
+FOLDER_OF_HOMES = re.compile(r"(?:[A-Za-z]:)?(?:/(?:home|Users))?")
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib|lib64|proc|sys|dev|etc)/|/opt/(?:rocm|nvidia|intel|conda)\b")
 _FILE = re.compile(r"[^.].*\.\w{1,12}|\w+\.so(?:\.\d+)+")
 _FILE_SYSTEM = re.compile(r"/(?:home|Users|root|tmp|var|mnt|data|opt|usr|private|Volumes|scratch|workspace|content)/")
@@ -123,7 +123,7 @@ class PathShortener:
         self._home = _slashed(surroundings.home)
         project = _slashed(surroundings.working_directory)
         # Relative to a folder that holds homes, a path would keep the name of a home.
-        holds_homes = _FOLDER_OF_HOMES.fullmatch(project) or self._home.startswith(f"{project}/")
+        holds_homes = FOLDER_OF_HOMES.fullmatch(project) or self._home.startswith(f"{project}/")
         self._project = project if project and not holds_homes else None
 
     def in_text(self, text: str) -> str:

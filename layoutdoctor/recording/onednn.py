@@ -11,12 +11,12 @@ Source:
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
+from layoutdoctor.diagnosis.record import Seconds  # noqa: TC001 - a recording is read by it
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
 VERBOSE_LINE = re.compile(rf"^[^\n{{\"]{{0,120}}?{_MARKER}", re.MULTILINE)
 _NEXT_LINE = re.compile("(?=(?:onednn|dnnl|mkldnn)_verbose,)")
 _FEWEST_COMMAS = 3  # less than that behind other words is prose about the log
+_LONGEST_SECONDS = 7 * 24 * 3600  # no primitive runs for a week
 _SECONDS_PER_MILLISECOND = 1e-3
 _LONGEST_LINE = 2_000
 _SIZES = re.compile(r"^[0-9]{1,18}(?:x[0-9]{1,18}){0,11}\Z")  # oneDNN has at most 12 dimensions
@@ -84,8 +85,8 @@ class Primitive:
     prop_kind: str
     descriptors: tuple[MemoryDescriptor, ...]
     problem: str
-    seconds: float
-    start_seconds: float | None
+    seconds: Seconds
+    start_seconds: Seconds | None
     engine: str = "cpu"
 
     def descriptor(self, role: str) -> MemoryDescriptor | None:
@@ -116,7 +117,7 @@ class Creation:
 
     how: str
     primitive: str
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass
@@ -262,7 +263,7 @@ def _duration(text: str) -> float | None:
         seconds = float(text) * _SECONDS_PER_MILLISECOND
     except ValueError:
         return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    return seconds if 0 <= seconds < _LONGEST_SECONDS else None
 
 
 def _timestamp(fields: list[str]) -> float | None:

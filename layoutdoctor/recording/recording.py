@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.record import Record
+from layoutdoctor.diagnosis.record import Magnitude, Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.recording.onednn import OnednnLog
@@ -323,9 +323,9 @@ class Head(Record, frozen=True, kw_only=True):
     environment: Environment
     subject: Subject
     configurations: tuple[str, ...]
-    other_cores: float | None = None
+    other_cores: Magnitude | None = None
     interrupted: str | None = None
-    stage_seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
 
 
 class Iteration(Record, frozen=True, kw_only=True):

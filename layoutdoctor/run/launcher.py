@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _WAIT_FOR_ORDER_SECONDS = 0.5
 _LONGEST_PREPARATION_SECONDS = 300.0
+_LOOK_SECONDS = 0.2
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -101,10 +103,14 @@ def _prepare(channel: Channel) -> list[int]:
     from layoutdoctor.capture.warming import import_compiler, may_use_gpu, warm_up_compiler
 
     forked, limit = [], _LONGEST_PREPARATION_SECONDS
-    with contextlib.suppress(ClosedError, TimeoutError):
+    try:
         order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
         limit = min(order.request.timeout_seconds or limit, limit)
         forked.append(_fork(channel, order, _host))
+    except TimeoutError:
+        pass
+    except ClosedError:  # the parent has ended, or was killed
+        return forked
     with _at_most(limit):
         if may_use_gpu():  # a compile would use CUDA, and no process that does may be forked
             import_compiler()
@@ -119,13 +125,16 @@ class _OverdueError(BaseException):
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """A block that is given up after a while, such as one that waits for a compiler that never ends."""
+    """A block that is given up after a while, as if a compiler never ends, and soon after the parent was killed."""
+    parent, end = os.getppid(), time.monotonic() + seconds
 
     def give_up(number: int, frame: object) -> None:
-        raise _OverdueError
+        if time.monotonic() > end or os.getppid() != parent:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise _OverdueError
 
     signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
     try:
         with contextlib.suppress(_OverdueError):
             yield

@@ -73,6 +73,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: path.symlink_to("nowhere"),
     "x" * 300: lambda path: None,
     "/".join("x" * 3000): lambda path: None,
+    "a\0b": lambda path: None,
 }
 """Paths that are no file, and what makes them."""
 

@@ -114,6 +114,7 @@ def changed(place: str, value: object, story: str = "gain_with_findings") -> byt
         ),
         ("trials.0.kernels.share", 7, "Expected `float` <= 1.001 - at `$.trials[0].kernels.share`"),
         ("trials.0.kernels.count", 2**70, "Expected `int` <= 9223372036854775807 - at `$.trials[0].kernels.count`"),
+        ("comparison.ratios.0.high", 0.0, "Expected `float` >= 1e-15 - at `$.comparison.ratios[0].high`"),
         ("trials.0.status", "fine", "Invalid enum value 'fine' - at `$.trials[0].status`"),
         ("trials", [], "Expected `array` of length >= 1 - at `$.trials`"),
         ("findings.0.message", ["x"], "Expected `str`, got `array` - at `$.findings[0].message`"),

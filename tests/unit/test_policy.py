@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -109,7 +110,8 @@ def test_diagnoses_that_make_no_policy_are_refused() -> None:
     other = msgspec.structs.replace(one, subject=msgspec.structs.replace(one.subject, mode="training"))
     for given, weights, said in (
         ([], None, "cannot make a policy of 0 diagnoses"),
-        ([one], [0.0], "a weight above 0 for each"),
+        ([one], [0.0], "a weight from 1e-15 to 1e15 for each"),
+        ([one], [math.inf], "a weight from 1e-15 to 1e15 for each"),
         ([one, one], None, "two diagnoses with the same input shapes, device and number of threads"),
         (
             [one, other],

@@ -142,6 +142,7 @@ SHORT = {
     "<quinella@brontosaur": "<<user>@<host>",
     "<quinella@brontosaur>": "<<user>@<host>>",
     "s3://KEY:SECRET@bucket/run/d.json": "s3://<path>/d.json",
+    "s3a://AKIAIOSFODNN7EXAMPLE:wJal/K7MD+x@bucket/d.json": "s3a://<path>",
     "https://u:p@example.com/x?X-Amz-Signature=abc": "https://example.com/x?<token>",
     "http://gpu07.internal:8080/x": "http://<host>:8080/x",
     "fe80::1%eth0 and 2001:db8::17": "<ip> and <ip>",

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -265,15 +266,19 @@ class _Group:
 
     def _is_result(self, place: int) -> bool | None:
         """Whether a conversion runs after the kernel whose result it converts; None if no computing kernel is known."""
-        before = [main for main in self.mains if main < place]
-        after = [main for main in self.mains if main > place]
-        if not before and not after:
+        before = self._part(place)
+        if not self.mains:
             return None
-        if not before or not after:
-            return bool(before)
+        if before in {0, len(self.mains)}:
+            return before > 0
         named = self.classes[place].direction
-        return self._is_next_to(before[-1], place) if named == "other" else named != self._reading_direction()
+        return self._is_next_to(self.mains[before - 1], place) if named == "other" else named != self._reading_direction
 
+    def _part(self, place: int) -> int:
+        """How many of the computing kernels run before a kernel; a trace without operations may have a million."""
+        return bisect_left(self.mains, place)
+
+    @cached_property
     def _reading_direction(self) -> ConversionDirection:
         """The direction of this convolution's input conversions: a channels_last model may run a contiguous kernel."""
         first = next(iter(self.mains), 0)
@@ -303,7 +308,7 @@ class _Group:
         if tensors is None:
             return conversion
         conversion = replace(conversion, dtype=tensors.dtype, input_shape=tensors.shape_of("input"))
-        part = sum(main < place for main in self.mains)
+        part = self._part(place)
         is_miopen = self.classes[place].library == "miopen"
         roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
         candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]

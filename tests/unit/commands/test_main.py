@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +138,16 @@ def test_a_saved_diagnosis_is_printed_in_another_format_and_with_the_rules_of_to
     for words, is_there in (([], True), (["--recheck"], False)):
         assert main(["render", str(saved), "--format", "json", *words]) == 0
         assert ("LD205" in [one["code"] for one in json.loads(capsys.readouterr().out)["findings"]]) is is_there
+
+
+def test_an_interruption_while_the_command_is_read_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("layoutdoctor.__main__.build_parser", lambda *commands: os.kill(os.getpid(), signal.SIGTERM))
+
+    assert main(["explain"]) == 143
+
+    assert capsys.readouterr().err == "layoutdoctor: interrupted\n"
 
 
 def test_only_what_is_asked_for_is_imported() -> None:

@@ -101,3 +101,23 @@ def test_a_disk_that_fills_up_costs_that_output_only(
     assert json.loads(report.read_bytes())["schema_version"] == 1
     assert err.count("No space left on device; the scan goes on without it") == 1
     assert "error: cannot write" in err
+
+
+def test_a_disk_that_fills_up_costs_what_is_kept_and_not_the_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill_up(found: list[object]) -> None:
+        if found:  # the file itself can still be made
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layoutdoctor.fleet.scanning.lines_file", lambda path: fill_up)
+
+    status = main(["scan", str(TRACES), "-q", "--resume", str(tmp_path)])
+
+    out, err = capsys.readouterr()
+    assert status == 0
+    assert out == str(scan(TRACES))
+    assert err == (
+        f"layoutdoctor: warning: cannot keep results in {str(tmp_path)!r}: No space left on device; "
+        "the scan goes on without\n"
+    )

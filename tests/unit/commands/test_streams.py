@@ -38,13 +38,14 @@ def test_a_reader_that_went_away_is_no_error(
 
 
 @needs_full
+@pytest.mark.parametrize("words", [["render", "SAVED"], ["--print-completion", "bash"]])
 def test_a_report_that_cannot_be_printed_is_an_error(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
 
-        assert main(["render", str(saved)]) == 3
+        assert main([str(saved) if word == "SAVED" else word for word in words]) == 3
     assert capsys.readouterr().err == (
         "layoutdoctor: error: cannot write the report to standard output: No space left on device; "
         "name a file with --output\n"
@@ -105,7 +106,7 @@ def test_progress_is_lines_elsewhere_and_a_stage_that_only_counts_on_is_shown_ag
 
 @for_each(
     ("left_seconds", "words"),
-    [(None, ""), (0.5, ", about 5 s left"), (43.0, ", about 45 s left"), (100.0, ", about 2 min left")],
+    [(None, ""), (0.0, ""), (0.5, ", about 5 s left"), (43.0, ", about 45 s left"), (100.0, ", about 2 min left")],
 )
 def test_an_estimate_is_in_the_words_of_a_person(
     left_seconds: float | None, words: str, capsys: pytest.CaptureFixture[str]

@@ -211,6 +211,15 @@ class TestDask:
         with pytest.raises(UsageError, match=r"cannot reach a Dask scheduler at 'tcp://127\.0\.0\.1:1': "):
             scan(TRACES / "a100_alexnet.json.gz", scheduler="tcp://127.0.0.1:1")
 
+    def test_an_address_that_is_none_is_one_line_without_the_password(self) -> None:
+        pytest.importorskip("distributed")
+        with pytest.raises(UsageError) as caught:
+            scan(TRACES / "a100_alexnet.json.gz", scheduler="tcp://bob:hunter2@127.0.0.1:1")
+
+        assert str(caught.value).startswith(
+            "cannot reach a Dask scheduler at 'tcp://127.0.0.1:1': ValueError: invalid address '127.0.0.1:1'"
+        )
+
     def test_a_scheduler_without_workers_is_one_line(self) -> None:
         distributed = pytest.importorskip("distributed")
         with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
+from layoutdoctor.fleet import sources
 from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.sources import find_sources, local_files, rank_reader
 
@@ -146,6 +148,16 @@ def test_a_name_that_is_no_utf_8_is_shown_with_its_bytes_escaped(tmp_path: Path)
     assert rows.file.name == "a\\udcff.json"
     assert "it seems to be text of another kind" in str(rows.file.failure)
     assert to_json(rows)
+
+
+def test_no_name_begins_with_the_home_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "alice/w/a.json", "bob/b.json")
+    monkeypatch.setattr(sources, "FOLDER_OF_HOMES", re.compile(re.escape(str(tmp_path))))
+
+    names = [source.name for source in find_sources([str(tmp_path / "alice/w/a.json"), str(tmp_path / "bob/b.json")])]
+
+    assert names == [f"{tmp_path}/alice/w/a.json", f"{tmp_path}/bob/b.json"]  # absolute ones are made short later
+    assert [source.name for source in find_sources([str(tmp_path / "bob/b.json")])] == ["b.json"]
 
 
 RANKS = {

@@ -150,6 +150,10 @@ EVENTS = "recording__iterations__1__events"
         ({"recording__head__configurations": ["inductor"]}, "does not name 'eager', which was recorded"),
         ({"recording__trial__graphs__0__nodes__0__inputs": ["relu"]}, "$.trial.graphs[0].nodes[0].inputs has 'relu'"),
         ({"recording__trial__status": "splendid"}, "Invalid enum value 'splendid'"),
+        (
+            {"recording__iterations__1__log__primitives__0__start_seconds": 1e300},
+            "Expected `float` <= 1000000000000000.0",
+        ),
         ({"recording__iterations": 3}, "Expected `array`, got `int`"),
     ],
 )

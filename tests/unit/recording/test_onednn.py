@@ -196,6 +196,7 @@ def test_what_is_no_run_of_a_primitive_is_passed_over_and_what_cannot_be_read_is
     for line in (
         "onednn_verbose,v1,primitive,exec,cpu,reorder",
         REORDER.rsplit(",", 1)[0] + ",soon",
+        REORDER.rsplit(",", 1)[0] + ",1e300",
         "onednn_verbose,v1,something new",
     ):
         log = read_onednn_log(line)

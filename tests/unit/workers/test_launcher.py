@@ -315,3 +315,24 @@ def test_a_system_without_room_for_a_process_is_an_error_with_advice(monkeypatch
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(TransportError, match=r"does not know its own program \(sys.executable is empty\)"):
         Launcher()
+
+
+ORPHAN = """
+import os, time
+from layoutdoctor.run.launcher import _at_most
+readable, writable = os.pipe()
+if os.fork() == 0:
+    with _at_most(60):
+        os.write(writable, b"x")
+        time.sleep(60)
+    print("given up", flush=True)
+else:
+    os.read(readable, 1)
+os._exit(0)
+"""
+
+
+def test_preparing_the_compiler_is_given_up_soon_after_the_command_was_killed() -> None:
+    ended = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, check=False, timeout=30)
+
+    assert (ended.stdout, ended.stderr) == ("given up\n", "")
