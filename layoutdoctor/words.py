@@ -73,6 +73,7 @@ LIBRARY_NAMES = {
 KINETO_TRACE = "Kineto trace"
 TOTALS_TABLE = "table of kernel totals"
 ONEDNN_LOG = "oneDNN verbose log"
+KERNELS_NOT_RECORDED = "device kernels were not recorded"
 KEY_AVERAGES = "table of torch.profiler's key_averages"
 OPERATION_AVERAGES = "operations of torch.profiler's key_averages"
 TORCH_TRACE_LOG = "TORCH_TRACE log"

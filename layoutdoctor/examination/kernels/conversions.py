@@ -29,7 +29,7 @@ from layoutdoctor.examination.kernels.summaries import (
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, sum_if_all_known
-from layoutdoctor.words import DTYPES, count_of
+from layoutdoctor.words import DTYPES, KERNELS_NOT_RECORDED, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
-KERNELS_NOT_RECORDED = "device kernels were not recorded"
 # How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
 _HOW = {
     "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),

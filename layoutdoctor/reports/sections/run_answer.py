@@ -18,7 +18,6 @@ from layoutdoctor.examination.costs import (
     parts_of_pairs,
     sum_seconds,
 )
-from layoutdoctor.examination.kernels.conversions import KERNELS_NOT_RECORDED
 from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
@@ -32,6 +31,7 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.units import format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import (
+    KERNELS_NOT_RECORDED,
     OPERATION_AVERAGES,
     OWNER_WORDS,
     PROOF_WORDS,
