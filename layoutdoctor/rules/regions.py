@@ -78,6 +78,9 @@ _OPERATOR_ADVICE = (
     "let the operator take and return channels_last, in its fake implementation too (torch.empty_like keeps the "
     "format), or stay contiguous around it"
 )
+_KERNEL_ADVICE = (
+    "let the kernel use the strides of its tensors, and give it channels_last, or stay contiguous around it"
+)
 
 
 def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -180,7 +183,8 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
     op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
     is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
     if _is_foreign(breaker):
-        return joined((_OPERATOR_ADVICE, _around_words(times, trial)))
+        advice = _KERNEL_ADVICE if breaker.op.startswith("triton::") else _OPERATOR_ADVICE
+        return joined((advice, _around_words(times, trial)))
     if is_traced and dispatched_format(breaker.source.shape, breaker.source.stride) == "contiguous_format":
         advice = _UNRECOGNIZED.format(wanted=_format(breaker))
     elif op == "convolution" and is_traced and diagnosis.subject.device == "cpu":

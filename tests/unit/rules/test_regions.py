@@ -155,6 +155,8 @@ def test_what_is_suggested_for_an_operator_that_is_not_torchs_own(told: Told) ->
     told("The dearest first, with the speed of what converts nothing", broken(main, off, also, comparison=ratios))
     static = [msgspec.structs.replace(trial, is_static=True, measurement=None) for trial in (main, off, also)]
     told("Of a GPU that is not there, what to measure", broken(*static))
+    kernel = a_breaker("silu", op="triton::silu", conversions=("e1",), bytes_moved=9, module="silu")
+    told("A Triton kernel of the model's own", broken(a_broken_trial(kernel, name="inductor", conversions=(inside,))))
 
 
 # ---------------------------------------------------------------------------------------------------------- LD105
