@@ -52,6 +52,7 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._dynamo.config.suppress_errors": "errors of the compiler (it may fall back to eager code)",
     "torch._inductor.config.layout_optimization": _DECISION,
     "torch._inductor.config.force_layout_optimization": _DECISION,
+    "torch._inductor.async_compile.AsyncCompile.pool": "C++ kernels built side by side",
     "torch._inductor.cpp_builder.get_cpp_compiler": "a clear word about a missing C++ compiler",
     "torch._inductor.graph.GraphLowering.decide_layout_opt": _DECISION,
     "torch._inductor.graph.GraphLowering.compile_to_module": _GRAPHS,
@@ -225,6 +226,23 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
             stack.enter_context(_patched(module, values))
         yield
+
+
+@contextlib.contextmanager
+def building_kernels(count: int) -> Iterator[None]:
+    """
+    A block in which Inductor builds so many C++ kernels side by side; it leaves no thread.
+
+    Source:
+        ``AsyncCompile.submit``, torch/_inductor/async_compile.py; torch 2.7 to 2.14.
+    """
+    with inductor_config().patch(compile_threads=count):
+        yield
+    with contextlib.suppress(UnsupportedTorchError, AttributeError):
+        pool = private("torch._inductor.async_compile.AsyncCompile.pool")
+        if pool.cache_info().currsize:
+            pool().shutdown()
+            pool.cache_clear()
 
 
 def without_recompile_limit() -> AbstractContextManager[None]:

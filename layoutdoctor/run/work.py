@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutdoctor.capture.compat import have_torch_check, notes_on_torch, triton_version
+from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
@@ -237,7 +237,9 @@ class _Worker:
         order, _ = self._channel.receive()
         if not isinstance(order, Compile):
             return
-        compiled = self._answer(self._work.compile)
+        on_cpu = self._work.step.device == "cpu"
+        with building_kernels(order.kernels_at_once) if on_cpu else contextlib.nullcontext():
+            compiled = self._answer(self._work.compile)
         gc.collect()
         end_worker_threads()
         forks = may_fork()

@@ -151,7 +151,14 @@ class Begin(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Compile(Message, frozen=True, kw_only=True, tag=True):
-    """To a worker that is prepared."""
+    """
+    To a worker that is prepared.
+
+    Attributes:
+        kernels_at_once: How many C++ kernels it builds side by side.
+    """
+
+    kernels_at_once: int = 1
 
 
 class Fork(Message, frozen=True, kw_only=True, tag=True):

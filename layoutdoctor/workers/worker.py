@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,7 +195,8 @@ class Worker:
                 same = next((one for one in others if one.key == self.key and one.trial.status != "same_as"), None)
                 if same is not None and same is not self and self._yields_to(same, others, OPTIONS_ARE_THE_SAME):
                     return True
-                self.process.tell(Compile())
+                compiling = sum(one.process is not None and not one.is_ready for one in others)
+                self.process.tell(Compile(kernels_at_once=max(1, (os.cpu_count() or 1) // compiling)))
                 return False
             compiled = self.process.answer(Compiled, self.seconds_left)
             self.trial, self.code, self.proposals = compiled.trial, compiled.code, compiled.proposals

@@ -8,12 +8,14 @@ alone: ``compat._look_up``, through which every hook looks, does not find it any
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from live_trials import seen_here
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
 
@@ -21,6 +23,7 @@ from layoutdoctor.capture import compat
 from layoutdoctor.capture.compat import (
     PRIVATE_NAMES,
     InductorHooks,
+    building_kernels,
     compile_settings,
     inductor_config,
     notes_on_torch,
@@ -262,3 +265,16 @@ def test_an_undamaged_graph_has_no_failure_and_one_that_cannot_be_read_at_all_co
     assert graph.hook_failure is not None
     assert graph.hook_failure.startswith("buffers: AttributeError: ")
     assert "get_nodes" in graph.hook_failure
+
+
+@pytest.mark.compile
+def test_kernels_are_built_side_by_side_and_no_thread_is_left() -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    with building_kernels(2):
+        compiled_under_capture()
+        pool = AsyncCompile.pool()
+        assert AsyncCompile.pool.cache_info().hits > 0  # the compile had made it
+
+    assert AsyncCompile.pool.cache_info().currsize == 0
+    assert {thread.ident for thread in threading.enumerate()} <= before
+    assert pool._shutdown

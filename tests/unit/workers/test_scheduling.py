@@ -120,6 +120,17 @@ def test_no_more_compile_at_once_than_there_are_cores_and_one(
     assert len(at_once) == 6
 
 
+@pytest.mark.parametrize(("names", "share"), [(["inductor"], 8), (["inductor", "eager"], 4), (NAMES[:9], 1)])
+def test_those_that_compile_share_the_cores(
+    names: list[str], share: int, host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+
+    compiled(workers(host, names))
+
+    assert host.orders_of("inductor") == [Compile(kernels_at_once=share)]
+
+
 def test_one_with_the_options_and_formats_of_another_is_not_compiled(host: ScriptedHost) -> None:
     host.keys = {"inductor": "k", "inductor-layout-opt-on": "k"}
     made = workers(host, ["inductor", "inductor-layout-opt-on", "eager"])
@@ -131,7 +142,7 @@ def test_one_with_the_options_and_formats_of_another_is_not_compiled(host: Scrip
     assert same.trial.notes == ("the same options and formats are in effect",)
     assert same.process is None
     assert len(host.killed) == 1
-    assert host.orders_of("inductor") == [Compile()]
+    assert host.orders_of("inductor") == [Compile(kernels_at_once=os.cpu_count() or 1)]
     assert host.orders_of("inductor-layout-opt-on") == []
 
 
