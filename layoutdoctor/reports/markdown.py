@@ -1,8 +1,8 @@
 """
 The Markdown report: a text for an issue of PyTorch, by its template's headings.
 
-It stays below 10,000 bytes: parts are left out whole, in a fixed order, and are in a second text, for a file beside the
-report.
+It stays below 10,000 bytes: a part that has no room beside those that matter more is left out whole, and is in a second
+text, for a file beside the report.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MOST_REMARKS = 6
 MOST_LOGS = 2
 MOST_SETTINGS = 12
 WHOLE = sys.maxsize
-_LEFT_OUT_FIRST = ("log", "remarks", "notes", "findings", "script", "table", "how")
-"""Parts of the report in the order in which they are left out of one that is too long."""
+_BY_IMPORTANCE = ("how", "table", "script", "findings", "notes", "remarks", "log")
+"""Parts of the report in the order in which they get room."""
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
@@ -68,11 +68,11 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
     name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
     parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
     parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
-    kept = (_LEFT_OUT_FIRST[count:] for count in range(len(_LEFT_OUT_FIRST) + 1))
-    for kinds in kept:
-        report = _joined(text for kind, text in parts if not kind or kind in kinds)
-        if len(report.encode("utf-8", "replace")) < USUAL_CHARACTERS:
-            break
+    kept, report = {""}, ""
+    for added in ("", *_BY_IMPORTANCE):
+        longer = _joined(text for kind, text in parts if kind in {added, *kept})
+        if not added or len(longer.encode("utf-8", "replace")) < USUAL_CHARACTERS:
+            kept, report = {added, *kept}, longer
     return report, _joined(_details(diagnosis, view, reproducer)) if name is not None else None
 
 
@@ -172,7 +172,7 @@ def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str,
     if reproducer.reason is not None:
         yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
-    where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
+    where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, whole in {code_name(name)})" if name else ""
     yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."
     printed = code_block(clean_log(reproducer.printed), "text") if reproducer.printed else ""
     yield "script", code_block(reproducer.script.rstrip("\n"), "python") + (printed and f"\n\nIt printed:\n\n{printed}")
