@@ -166,8 +166,8 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD508.finding(
             trial.name,
             joined((message, wording.cost_words(trial, seconds)), ", "),
-            "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); a diagnosis of the default "
-            "configurations tries it for an nn.Conv1d, nn.Conv2d or nn.Conv3d",
+            "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); the default configurations "
+            "try it on modules",
             seconds=seconds,
             evidence=sorted(nodes),
             at=found[0][0],
