@@ -29,7 +29,7 @@ _ENDS = {
     "timing with the allocator's own settings": 98,
     "looking for findings": 100,
 }
-_ESTIMATES_FROM = _ENDS["running the model in eager mode"]
+_COMPILING_FROM = _ENDS["running the model in eager mode"]  # how long that takes shows with the first configuration
 _LONGEST_LINE = 100
 
 
@@ -83,7 +83,7 @@ class Watch:
         low, high = [0, *_ENDS.values()][number : number + 2]
         self._percent = max(self._percent, low + (high - low) * min(share, 1.0))
         elapsed = time.monotonic() - self._first
-        left = elapsed * (100 - self._percent) / self._percent if self._percent >= _ESTIMATES_FROM else None
+        left = elapsed * (100 - self._percent) / self._percent if self._percent > _COMPILING_FROM else None
         stage = f"{self._stage}: {text}" if text else self._stage
         self.progress(Progress(stage=stage, done=int(self._percent), left_seconds=left))
 
