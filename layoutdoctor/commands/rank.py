@@ -38,7 +38,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.description = (
         "The convolutions of a saved diagnosis, forward and backward apart, by the time that one configuration loses "
-        "against another: with the time of their conversions, shape, line and implementation. Needs no torch."
+        "against another: with the time of their conversions, shape, line and implementation. What "
+        "the same kernels lose or gain is scatter. Needs no torch."
     )
     parser.epilog = "Exit status: 0 done; 2 wrong usage; 3 the file could not be read."
     parser.add_argument("saved", metavar="SAVED.json", help="what --output SAVED.json wrote")
@@ -122,5 +123,8 @@ def _side(spent: Spent | None) -> str:
 
 
 def _loss(row: Ranked) -> str:
-    is_known = row.second is not None and row.second.whole is not None and row.first.whole is not None
-    return f"{'-' if row.loss < 0 else ''}{format_seconds(abs(row.loss))}" if is_known else UNKNOWN
+    if row.second is None or row.second.whole is None or row.first.whole is None:
+        return UNKNOWN
+    ran = [(spent.implementations, spent.conversion_count) for spent in (row.first, row.second)]
+    words = ", same kernels" if ran[0] == ran[1] and ran[0][0] else ""  # then it is scatter
+    return f"{'-' if row.loss < 0 else ''}{format_seconds(abs(row.loss))}{words}"

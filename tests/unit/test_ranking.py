@@ -52,6 +52,9 @@ def test_the_command_prints_a_table_and_exports_all(saved: str, capsys: pytest.C
     assert head.split("  ")[0] == "convolution"
     assert row.startswith("stem, fire_module.py:32      backward   64x3x3x3      4.85 ms + 31.6 us")
 
+    assert main(["rank", saved, "--against", "inductor", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.count("0 s, same kernels") == 8  # against itself
+
     assert main(["rank", saved, "--format", "csv", "--against", "inductor-channels-last"]) == 0
     table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [one["module"] for one in table].count("expand_3") == 2
