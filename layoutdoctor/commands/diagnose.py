@@ -263,10 +263,8 @@ def diagnose_calls(
     """
     from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
 
-    if (
-        arguments.configurations in ("default", QUICK, ALL)
-        and len({(one.inputs, one.subject_directory) for one in requests.values()}) > 1
-    ):
+    shapes = {(one.inputs, one.subject_directory) for one in requests.values()}
+    if len(shapes) > 1 and (is_a_group(arguments.configurations) or arguments.configurations == QUICK):
         tried = (*plan.request.configurations, ONCE_FOR_ALL_SIZES)
         requests = {name: msgspec.structs.replace(one, configurations=tried) for name, one in requests.items()}
 

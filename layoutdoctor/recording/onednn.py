@@ -184,11 +184,13 @@ def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _goes_on(line: str, following: str) -> bool:
+    if VERBOSE_LINE.match(following) or not VERBOSE_LINE.match(line):
+        return False
     fields = line.split(",")
-    if VERBOSE_LINE.match(following) or not any(text == "exec" or _CREATED.match(text) for text in fields):
+    if not any(text == "exec" or _CREATED.match(text) for text in fields):
         return False
     is_broken = len(line) < _LONGEST_LINE and _duration(fields[-1]) is None
-    return (is_broken or re.fullmatch(r"[\d.]+", following) is not None) and VERBOSE_LINE.match(line) is not None
+    return is_broken or re.fullmatch(r"[\d.]+", following) is not None
 
 
 def _read_line(log: OnednnLog, line: str) -> None:
@@ -212,9 +214,7 @@ def _read_line(log: OnednnLog, line: str) -> None:
         _read_information(log, line)
     elif "error" in fields:
         log.errors.append(line)
-    elif not {"create", "exec", "graph", "ukernel", "warn", "warning"}.intersection(
-        part.split(":")[0] for part in fields
-    ):
+    elif not _WITHOUT_PRIMITIVE.intersection(part.split(":")[0] for part in fields):
         log.not_understood.append(line)
 
 

@@ -275,12 +275,12 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     not answered by a compiled trial: the compiler chooses the layouts there, and may lose nothing.
     """
     own = diagnosis.find_trial(finding.configuration)
-    is_eager = own is not None and own.configuration.backend == "eager"
+    is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
     for trial in diagnosis.trials:
+        if is_eager_alone and trial.configuration.backend != "eager":
+            continue
         cures = trial.configuration.cures
         is_own = len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
-        if finding.code == "LD104" and is_eager and trial.configuration.backend != "eager":
-            continue
         if is_own and (finding.module is None or not cures[0].modules or finding.module in cures[0].modules):
             base, ratio = diagnosis.find_trial(base_name(trial.configuration)), None
             if base is not None and base.measurement is not None and trial.measurement is not None:

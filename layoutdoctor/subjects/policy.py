@@ -28,7 +28,8 @@ class PolicyModel:
     A model that runs each call in the configuration that the policy has for it.
 
     A copy of the model is made for each configuration when it is first needed. Each of the policy's shapes is compiled
-    with its own sizes, as it was measured; other shapes run in the best single choice, whose sizes become symbolic.
+    with its own sizes, as it was measured. Other shapes share one more copy, in the best single choice, whose
+    sizes become symbolic.
     """
 
     def __init__(self, model: Callable[..., Any], policy: Policy) -> None:
