@@ -6,6 +6,7 @@ import linecache
 import operator
 import os
 import re
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # With the separator: torchvision is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")
+_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
@@ -60,8 +62,9 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a source file is neither torch's, nor ours, nor generated."""
-    return not (path.startswith(_NOT_THE_USERS) or "/torchinductor_" in path)
+    """Whether a source file is neither torch's, nor Python's, nor ours, nor generated."""
+    is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages lie in there
+    return not (is_pythons or path.startswith(_NOT_THE_USERS) or "/torchinductor_" in path)
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:

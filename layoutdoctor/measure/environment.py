@@ -52,7 +52,7 @@ def describe_environment(device: str, *, triton: str | None, command: str | None
         triton=triton,
         cuda=None if torch.version.cuda is None else str(torch.version.cuda),
         driver=card.driver,
-        cudnn=_cudnn_version(),
+        cudnn=_cudnn_version(device),
         compiler=_compiler_version(),
         thread_count=torch.get_num_threads(),
         cpu_count=os.cpu_count(),
@@ -64,8 +64,8 @@ def describe_environment(device: str, *, triton: str | None, command: str | None
     )
 
 
-def _cudnn_version() -> str | None:
-    if not torch.backends.cudnn.is_available():
+def _cudnn_version(device: str) -> str | None:
+    if kind_of(device) != "cuda" or not torch.backends.cudnn.is_available():  # asking uses CUDA
         return None
     version = torch.backends.cudnn.version()
     return None if version is None else str(version)

@@ -151,7 +151,7 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 def _host(order: Order, channel: Channel) -> None:
     """Loads the subject and says what it is; then runs the model in eager mode, or forks workers. Or is a worker."""
-    from layoutdoctor.run.work import as_trained, describe_loaded, run_in_eager_mode, work_on
+    from layoutdoctor.run.work import as_trained, describe_loaded, leave_gpus_alone, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
     request = order.request
@@ -161,6 +161,7 @@ def _host(order: Order, channel: Channel) -> None:
             subject = as_trained(_load(request), request)
         except LayoutDoctorError as error:
             _refuse(channel, error)
+        leave_gpus_alone(subject)
         work_on(subject, request, order.begin, channel)
         return
     with contextlib.suppress(OSError):
@@ -169,6 +170,7 @@ def _host(order: Order, channel: Channel) -> None:
     try:
         subject, forks = _load(request), may_fork(request)
         loaded, subject = describe_loaded(subject, request)
+        leave_gpus_alone(subject)
         channel.send(msgspec.structs.replace(loaded, forks=forks))
         if order.reference is not None:
             run_in_eager_mode(subject, request.mode, order.reference, channel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 import traceback
 from pathlib import Path
@@ -323,6 +324,9 @@ def failure_of(error: BaseException, stage: str) -> Failure:
     return Failure(kind=stage, message=message, log=log, location=location_in_stack(text))
 
 
+_COMPILER_ERROR = re.compile(r"(?<=: )(fatal )?error: .+")
+
+
 def in_words(error: BaseException) -> str:
     """An exception in one line; dynamo says only further down, behind this word, what happened."""
     shortage = out_of_memory(error)
@@ -333,9 +337,12 @@ def in_words(error: BaseException) -> str:
     if words.endswith(" raised:") and len(lines) > 1:  # as dynamo says of its backends
         words += f" {lines[1]}"
     explanation = next((line for line in lines if line.startswith("Explanation: ")), None)
+    by_compiler = next((found[0] for line in lines if (found := _COMPILER_ERROR.search(line))), None)
     half_written = any("file too short" in line or "invalid ELF header" in line for line in lines)
     mend = "a compile that was ended has left this file in Inductor's cache: delete it" if half_written else None
-    return joined((words, explanation, mend))
+    if by_compiler is not None and "cuda" in by_compiler:
+        mend = "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
+    return joined((words, explanation or by_compiler, mend))
 
 
 def fingerprint(value: Hashable) -> str:

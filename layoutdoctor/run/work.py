@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,6 +17,7 @@ from layoutdoctor.capture.compat import building_kernels, have_torch_check, note
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
+from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.run.launcher import may_fork, serve_forks
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
 from layoutdoctor.run.trial import TrialWork
@@ -90,6 +92,20 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
 def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:
     """The subject with something that has gradients, if it is to be trained."""
     return with_something_to_train(subject) if request.mode == "training" else subject
+
+
+def leave_gpus_alone(subject: LoadedSubject) -> None:
+    """
+    Hides the machine's GPUs from this process and its forks if the subject is on the CPU.
+
+    Else compiling would use CUDA, which works in no fork of a process that has used it.
+
+    Source:
+        ``torch/_dynamo/convert_frame.py``: ``torch.cuda.get_rng_state`` wherever there is a GPU; torch 2.7 to 2.14.
+    """
+    device = device_of(owned_module(subject), subject.args, subject.kwargs)
+    if kind_of(device) != "cuda" and not torch.cuda.is_initialized():
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
 
 
 def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

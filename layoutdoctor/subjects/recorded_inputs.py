@@ -15,7 +15,7 @@ from torch import nn
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
 from layoutdoctor.subjects.copies import copy_inputs, input_tensors
-from layoutdoctor.words import count_of
+from layoutdoctor.words import count_of, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ MOST_SHOWN = 8
 MOST_KINDS = 64
 
 
-@dataclass
+@dataclass(repr=False)
 class RecordedInputs:
     """
     One call of a module, as it came: give it to ``diagnose`` in place of an example input.
@@ -48,6 +48,13 @@ class RecordedInputs:
     autocast: str | None = None
     device: str = "cpu"
     kinds: list[RecordedInputs] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        tensors = input_tensors(self.args, self.kwargs)
+        found = [f"{shape_words(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in tensors]
+        calls = f"call {self.call}, called {count_of(self.call_count, 'time')}"
+        kinds = f", {count_of(len(self.kinds), 'kind')} of calls" if self.kinds else ""
+        return f"<{type(self).__name__}: {', '.join(found)}; {calls}{kinds}>"
 
     @classmethod
     def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, number: int = 1) -> RecordedInputs:

@@ -262,7 +262,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
 def _package_sentence(diagnosis: Diagnosis) -> str:
     """What AOTInductor does otherwise than torch.compile, both by default; empty if it compiled nothing."""
     of_torch, of_package = (diagnosis.measured_trial(name) for name in (BASELINE, f"{AHEAD_OF_TIME}{BASELINE}"))
-    if of_torch is None or of_package is None:
+    if of_torch is None or of_package is None or not of_torch.status == of_package.status == "ok":
         return ""
     said = []
     if (own := decision_sentence(of_package, in_full=True)) != (other := decision_sentence(of_torch, in_full=True)):
@@ -312,7 +312,7 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
         ratio = find_ratio(diagnosis, other.name)
         differs = other.equivalence is not None and other.equivalence.status == "different"
         if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
-            yield f"{shown_name(other.name)} is {ratio_words(ratio)}, but not right: {_error_words(other)}"
+            yield f"{shown_name(other.name)}: {ratio_words(ratio)}, but not right: {_error_words(other)}"
 
 
 def _error_words(trial: Trial) -> str:

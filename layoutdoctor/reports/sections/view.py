@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary, Total
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 6
@@ -185,8 +186,15 @@ def _facts_of(trial: Trial) -> Iterator[str]:
     if waiting is not None and waiting.waits_for == "host" and trial.configuration.backend != "recorded":
         mode = 'mode="reduce-overhead"'
         how = f"{mode} launches" if trial.configuration.backend == "inductor" else f"torch.compile with {mode} may be"
-        yield f"launch-bound: the GPU waits for the processor most of a call ({how} faster)"
+        advice = f" ({how} faster)" if _may_use_cuda_graphs(trial.configuration) else ""
+        yield f"launch-bound: the GPU waits for the processor most of a call{advice}"
     yield from map(clean, trial.notes)
+
+
+def _may_use_cuda_graphs(configuration: Configuration) -> bool:
+    """Whether CUDA graphs would be new to it; a package cannot use them."""
+    has_them = configuration.compile_arguments.get("mode") in ("reduce-overhead", "max-autotune")
+    return not (has_them or configuration.inductor_options.get("triton.cudagraphs") or configuration.ahead_of_time)
 
 
 def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from pathlib import Path
@@ -57,7 +58,8 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
 def test_the_innermost_line_of_the_user_is_the_location() -> None:
     own, library = "/home/me/model.py", inspect.getfile(torch.nn.Conv2d)
     torchvision = Path(torch.__file__).parent.with_name("torchvision") / "models" / "resnet.py"
-    for not_the_users in (library, fx_graph.__file__, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"):
+    ours, pythons = fx_graph.__file__, contextlib.__file__
+    for not_the_users in (library, ours, pythons, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"):
         assert not is_user_file(not_the_users)
         assert location_in_stack(f'File "{not_the_users}", line 5, in g') is None
     frames = ((own, 3), (own, 9), (library, 5))

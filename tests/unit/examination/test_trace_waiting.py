@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -81,6 +81,25 @@ def test_a_call_of_a_diagnosis_waits_for_what_its_time_without_the_profiler_show
         'mode="reduce-overhead" may be faster)'
     )
     assert (says in build_remarks(diagnosis)) is (expected == "host")
+
+
+@for_each(
+    ("changes", "advice"),
+    [
+        ({}, ' (mode="reduce-overhead" launches faster)'),
+        ({"compile_arguments": {"mode": "reduce-overhead"}}, ""),
+        ({"inductor_options": {"triton.cudagraphs": True}}, ""),
+        ({"ahead_of_time": True}, ""),
+    ],
+)
+def test_what_has_cuda_graphs_or_cannot_have_them_is_not_sent_there(changes: dict[str, Any], advice: str) -> None:
+    diagnosis = diagnosed_call(kernel_nanoseconds=20_000, call_seconds=100e-6)
+    (trial,) = diagnosis.trials
+    configuration = msgspec.structs.replace(trial.configuration, backend="inductor", **changes)
+    changed = msgspec.structs.replace(diagnosis, trials=(msgspec.structs.replace(trial, configuration=configuration),))
+
+    (remark,) = (remark for remark in build_remarks(changed) if "launch-bound" in remark)
+    assert remark.endswith(f"most of a call{advice}")
 
 
 def test_kernel_times_that_cannot_be_true_say_nothing_of_waiting() -> None:

@@ -42,6 +42,13 @@ def test_versions_and_the_machine_are_recorded() -> None:
     assert platform.node() not in str(found.platform).split()
 
 
+def test_a_gpu_is_left_alone_by_a_model_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: pytest.fail("uses CUDA"))
+
+    assert described().cudnn is None
+
+
 def test_settings_that_bear_on_layouts_are_recorded_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
     monkeypatch.setenv("MY_SECRET", "x")

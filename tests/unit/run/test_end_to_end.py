@@ -171,6 +171,30 @@ def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_tha
     assert capfd.readouterr().err.count("loaded\n") == 1  # in eager mode; a worker has a log of its own
 
 
+USED_ELSEWHERE = """
+import os
+
+def refuse(*args):
+    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+torch.cuda.is_available = lambda: os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+torch.cuda.get_rng_state = refuse
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.smoke
+@pytest.mark.parametrize("words", [["--budget", "1"], ["--target", "cuda:90"]], ids=["measured", "lowered"])
+def test_a_model_on_the_cpu_is_compiled_in_forks_although_there_is_a_gpu(words: list[str], tmp_path: Path) -> None:
+    path, saved = tmp_path / "model.py", tmp_path / "d.json"
+    path.write_text(MODEL.format(before=USED_ELSEWHERE), encoding="utf-8")
+
+    assert main([str(path), "--configurations", "inductor", *words, "--output", str(saved)]) == 0
+
+    trial = load(saved).trial("inductor")
+    assert (trial.status, trial.failure) == ("ok", None)
+
+
 @pytest.mark.compile
 @pytest.mark.smoke
 def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

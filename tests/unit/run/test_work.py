@@ -33,3 +33,10 @@ def test_why_a_configuration_failed_is_said_in_one_line() -> None:
         "RuntimeError: backend='inductor' raised: ImportError: c5.main.so: file too short; a compile that was ended "
         "has left this file in Inductor's cache: delete it"
     )
+    of_the_compiler = RuntimeError(
+        "CppCompileError: C++ compile error\n\nOutput:\nIn a.h:8,\nb.h:15:10: fatal error: cuda.h: No"
+    )
+    assert in_words(of_the_compiler) == (
+        "RuntimeError: CppCompileError: C++ compile error; fatal error: cuda.h: No; "
+        "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
+    )

@@ -87,6 +87,7 @@ def test_each_kind_of_call_is_kept_once_with_how_often_it_came() -> None:
     assert recorded.kinds[3].kwargs == {"scale": 0.5}
     assert {one.autocast for one in recorded.kinds} == {"bfloat16"}
     assert (recorded.call, recorded.call_count, tuple(recorded.args[0].shape)) == (2, 6, (2, 4, 8, 8))
+    assert repr(recorded) == "<RecordedInputs: 2x4x8x8 float32; call 2, called 6 times, 4 kinds of calls>"
 
 
 def test_of_more_kinds_than_can_be_diagnosed_the_first_64_are_kept() -> None:
