@@ -4,8 +4,9 @@ Lowering for a GPU that is not there: traced on the CPU, lowered by Inductor for
 Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph they hand to Inductor (inference; forward and
 backward in training) is copied, moved to fake CUDA tensors and lowered for the target up to its generated code, which
 is never loaded. What the caller runs is the traced graph itself, operation by operation on the CPU, so that its outputs
-are real and ``backward()`` works; the strides that the target's lowering chose reach the backward graph only as strides
-of the fake tensors that it is lowered with.
+are real and ``backward()`` works; where no value decides what the model does, it gets memory of the right layout that
+nothing was written to. The strides that the target's lowering chose reach the backward graph only as strides of the
+fake tensors that it is lowered with.
 
 A lowering on a CPU does not know branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
 AOTAutograd decomposes otherwise for a GPU (attention, RNNs), and autotuning.
@@ -66,6 +67,11 @@ class TargetLowering:
 
     It has to be in effect before the capture's hooks, which then see the lowering that this one cuts short.
 
+    Args:
+        target: The GPU.
+        options: Those of Inductor, for ``torch.compile``.
+        needs_values: Whether the model needs values to run.
+
     Attributes:
         failures: One sentence for each graph that could not be lowered.
 
@@ -75,8 +81,8 @@ class TargetLowering:
         torch 2.7, 2.11, 2.13, 2.15.
     """
 
-    def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
-        self.target = target
+    def __init__(self, target: Target, options: Mapping[str, Any], *, needs_values: bool = True) -> None:
+        self.target, self.needs_values = target, needs_values
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}
         self._options = dict(options)
@@ -146,7 +152,8 @@ class TargetLowering:
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
                 self._cpu_operations[str(node.target)] = None
-        return make_boxed_func(torch.no_grad()(TracedRun(graph_module).run))
+        made = None if self.needs_values else without_values(graph_module)
+        return make_boxed_func(torch.no_grad()(made or TracedRun(graph_module).run))
 
     def _sentence(self, error: Exception, keywords: Mapping[str, Any]) -> str:
         which = "backward" if keywords.get("is_backward") else "forward"
@@ -209,6 +216,13 @@ def generated_source(graph: Any) -> str:
     return str(getattr(code, "value", code))
 
 
+def fake_tensors() -> Any:
+    """A block in which operations make tensors that have shapes and strides, and no values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]:
     """
     A copy of a post-AOT graph with everything on the target's device, and its inputs as fake tensors there.
@@ -220,9 +234,8 @@ def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tu
         The copy and the inputs, with the strides of the originals.
     """
     from torch._guards import detect_fake_mode
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    mode = detect_fake_mode(example_inputs) or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = detect_fake_mode(example_inputs) or fake_tensors()
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         with mode:
@@ -285,6 +298,26 @@ class TracedRun(fx.Interpreter):
         if target is torch.ops.aten.view.default:
             target = torch.ops.aten.reshape.default
         return super().call_function(target, args, kwargs)
+
+
+def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
+    """What returns the outputs of a traced graph without computing them; None if not all of their sizes are known."""
+    outputs = graph_module.graph.output_node().args[0]
+    inputs = {node: index for index, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
+    if not isinstance(outputs, (tuple, list)):
+        return None
+    made = {node: node.meta.get("val") for node in outputs if isinstance(node, fx.Node) and node not in inputs}
+    for value in made.values():
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return None
+        if not all(type(size) is int for size in (*value.shape, *value.stride())):
+            return None
+
+    def run(*given: Any) -> list[Any]:
+        new = {node: torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for node, v in made.items()}
+        return [given[inputs[one]] if one in inputs else new.get(one, one) for one in outputs]
+
+    return run
 
 
 def _laid_out(result: Any, traced: Any) -> Any:

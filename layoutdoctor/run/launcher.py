@@ -173,7 +173,7 @@ def _host(order: Order, channel: Channel) -> None:
         leave_gpus_alone(subject)
         channel.send(msgspec.structs.replace(loaded, forks=forks))
         if order.reference is not None:
-            run_in_eager_mode(subject, request.mode, order.reference, channel)
+            run_in_eager_mode(subject, request, order.reference, channel)
             return
     except LayoutDoctorError as error:
         _refuse(channel, error)

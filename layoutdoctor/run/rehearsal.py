@@ -14,13 +14,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.fx_graph import is_user_file
+from layoutdoctor.capture.retarget import fake_tensors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
 from layoutdoctor.subjects.copies import copy_model, device_of, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
 from layoutdoctor.subjects.subject import owned_module, set_mode
-from layoutdoctor.words import joined
+from layoutdoctor.words import joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,6 +69,16 @@ def run_first(subject: LoadedSubject, mode: Mode) -> FirstRun:
     return FirstRun(tensors, results.output_layouts, (*step.notes_on_run(), *([FADED_NOTE] if faded else [])))
 
 
+def run_without_values(subject: LoadedSubject, mode: Mode) -> FirstRun | None:
+    """One eager iteration on fake tensors, which takes no time whatever the sizes; None if the model needs values."""
+    fresh = _fresh(subject)
+    with contextlib.suppress(Exception, SystemExit), fake_tensors():
+        step = _step(fresh, mode)
+        step.results()
+        return FirstRun({}, (), step.notes_on_run())
+    return None
+
+
 @contextlib.contextmanager
 def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
     """
@@ -85,6 +96,9 @@ def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
         cure = "give inputs that the model accepts (--input, or example_input in Python)"
         if any(isinstance(value, (tuple, list, dict)) for value in subject.args):
             cure += "; a tuple holds positional arguments, a dict arguments by their names"
+        devices = sorted({str(tensor.device) for tensor in all_tensors(subject)})
+        if len(devices) > 1:
+            cure = f"its weights and inputs are on {listing(devices)}: move all to one device"
         if out_of_memory(error) is not None:
             what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
         if isinstance(error, SystemExit):

@@ -26,6 +26,7 @@ from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import record_iterations, with_names_of_packages
 from layoutdoctor.measure.timing import choose_timer
+from layoutdoctor.run.rehearsal import run_without_values
 from layoutdoctor.subjects.copies import layout_of
 from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
@@ -110,7 +111,10 @@ class TrialWork:
         step = self.step
         if self._target is not None:
             self.stage = _TARGET
-            trial = _lower(msgspec.structs.replace(self._trial, notes=step.notes, is_static=True), step, self._target)
+            trial = msgspec.structs.replace(self._trial, notes=step.notes, is_static=True)
+            needs_values = run_without_values(self._subject, self._mode) is None
+            options = compiler_options(self._configuration)
+            trial = _lower(trial, step, TargetLowering(self._target, options, needs_values=needs_values))
             return Compiled(trial=trial, code=code_key(step, trial) if trial.failure is None else None)
         seconds, first_count = None, 0
         if self._is_compiled:
@@ -287,13 +291,13 @@ class TrialWork:
         return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
 
 
-def _lower(trial: Trial, step: Step, target: Target) -> Trial:
+def _lower(trial: Trial, step: Step, lowering: TargetLowering) -> Trial:
     """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
-    lowering = TargetLowering(target, compiler_options(trial.configuration))
+    target = lowering.target
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
     # The lowering is in effect first: the capture's hooks see what it cuts short.
     with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture(step.module) as capture:
-        step()
+        (step if lowering.needs_values else step.run_without_values)()
     trial = msgspec.structs.replace(
         trial,
         graph_break_reasons=capture.graph_break_reasons,

@@ -19,7 +19,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.run.launcher import may_fork, serve_forks
-from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first
+from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first, run_without_values
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from layoutdoctor.diagnosis.configurations import Target
-    from layoutdoctor.diagnosis.subject import Mode, Subject
+    from layoutdoctor.diagnosis.subject import Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
 
@@ -177,14 +177,21 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
     _Worker(work, channel).run(is_again=begin.is_again)
 
 
-def run_in_eager_mode(subject: LoadedSubject, mode: Mode, path: str, channel: Channel) -> None:
+def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, channel: Channel) -> None:
     """
     Says whether the model runs, and whether it has a convolution; then leaves the reference in a file, and says so.
+
+    What is lowered for a target needs no reference, and runs on fake tensors if it can.
 
     Raises:
         SubjectError: It does not run.
     """
     torch.set_num_threads(_threads)
+    mode = request.mode
+    if request.lower_for is not None:
+        first = run_without_values(subject, mode) or run_first(subject, mode)
+        channel.send(Ran(notes=first.notes))
+        return
     with _Operations() as operations:
         first = run_first(subject, mode)
     device = device_of(owned_module(subject), subject.args, subject.kwargs)

@@ -88,6 +88,11 @@ class Step:
         with _restored(self.module), switched(self.switches), torch.enable_grad():
             self._forward(args, kwargs)
 
+    def run_without_values(self) -> None:
+        """Runs one iteration whose results nobody reads: no input is copied, and no gradient computed from a loss."""
+        self._iterate(self.args, self.kwargs, _any_weight)
+        self.release()
+
     def ready(self) -> Callable[[], None]:
         """
         One iteration whose inputs are copied now, if the model changes them: only the model's own work is left to run.
@@ -144,21 +149,31 @@ class Step:
         cloned = [clone_tensor(output.detach()) for output in outputs]
         return StepResults(cloned, self._take_gradients(tensors), tuple(layout_of(output) for output in outputs))
 
-    def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def _iterate(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weight_of: Callable[[torch.Tensor, int], torch.Tensor | None] | None = None,
+    ) -> list[torch.Tensor]:
         with switched(self.switches) if self.switches else contextlib.nullcontext():
             try:
                 if self.mode == "training":
-                    return self._train(args, kwargs)
+                    return self._train(args, kwargs, weight_of or _loss_weight)
                 with torch.no_grad():
                     return self._forward(args, kwargs)
             finally:
                 torch.clear_autocast_cache()
 
-    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def _train(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        weight_of: Callable[[torch.Tensor, int], torch.Tensor | None],
+    ) -> list[torch.Tensor]:
         with torch.enable_grad():
             outputs = self._forward(args, kwargs)
             if self._weights is None:
-                self._weights = [_loss_weight(output, index) for index, output in enumerate(outputs)]
+                self._weights = [weight_of(output, index) for index, output in enumerate(outputs)]
             pairs = [(o, w) for o, w in zip(outputs, self._weights, strict=True) if w is not None]
             if not pairs:
                 raise SubjectError(
@@ -233,6 +248,15 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
     return found
 
 
+def _any_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
+    del index
+    return torch.empty_like(output, requires_grad=False) if _can_be_trained(output) else None
+
+
+def _can_be_trained(output: torch.Tensor) -> bool:
+    return output.requires_grad and output.layout == torch.strided
+
+
 def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
     The gradient of the loss by one output: fixed by index and shape, the same in every configuration; None without one.
@@ -240,7 +264,7 @@ def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     The values are eighths between -2 and 2 without 0, which every floating-point type holds exactly, so that the
     float64 reference starts from the same ones. A scalar output counts as the loss itself.
     """
-    if not output.requires_grad or output.layout != torch.strided:
+    if not _can_be_trained(output):
         return None
     weight = torch.empty_like(output, requires_grad=False)  # with the output's strides
     if output.dim() == 0:

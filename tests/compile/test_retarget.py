@@ -101,6 +101,54 @@ def test_a_static_diagnosis_has_no_times_and_says_why_eager_and_freezing_are_lef
     }
 
 
+ONLY_ON_A_GPU = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("layouts::only_on_a_gpu", mutates_args=())
+def only_on_a_gpu(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("not written for a CPU")
+
+@only_on_a_gpu.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 72, 3), nn.Conv2d(72, 72, 3)
+
+    def forward(self, x):
+        x = only_on_a_gpu(self.first(x))
+        if {asks} and x.sum() > 0:
+            torch._dynamo.graph_break()
+        return self.second(x)
+
+def get_inputs():
+    return [torch.randn(1, 3, 12, 12)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("asks", "status"), [(False, 0), (True, 3)], ids=["no value decides", "a value decides"])
+def test_nothing_is_computed_if_no_value_decides_what_a_model_does(
+    asks: bool, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, saved = tmp_path / "model.py", tmp_path / "d.json"
+    path.write_text(ONLY_ON_A_GPU.format(asks=asks))
+
+    ended = main([str(path), "--target", "cuda:90", "--configurations", "inductor", "--output", str(saved)])
+
+    assert ended == status
+    if asks:
+        assert "RuntimeError: not written for a CPU (model.py:7)" in capsys.readouterr().err
+    else:
+        (graph,) = load(saved).trial("inductor").graphs
+        assert "layouts.only_on_a_gpu.default" in [node.target for node in graph.nodes]
+
+
 REFUSES = """
 import torch
 from torch._inductor import lowering

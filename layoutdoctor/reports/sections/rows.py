@@ -245,8 +245,10 @@ def trial_in_short(trial: Trial) -> str:
 
 
 def tensors_in_short(trial: Trial) -> list[str]:
-    """How many conversions there are of each kind of tensor: ``"2 activations"``, ``"1 other"``."""
+    """How many conversions of each kind of tensor: ``"2 activations"``, ``"1 other"``; or in all: ``"3 tensors"``."""
     counts = count_by_tensor(counted_conversions(trial))
+    if list(counts) == ["unknown"]:
+        return [count_of(counts["unknown"], "tensor")]
     return [count_of(count, kind) if kind != "unknown" else f"{count} other" for kind, count in counts.items()]
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +236,17 @@ def test_missing_arguments_are_told_like_any_other_error() -> None:
 
     with pytest.raises(SubjectError, match=r"cannot run needs_two on x=float32\[2, 3, 6, 6\], flag=True: TypeError:"):
         run_first(subject_from_python(needs_two, {"x": X, "flag": True}), "inference")
+
+
+def test_inputs_on_another_device_than_the_weights_are_to_be_moved() -> None:
+    class Apart(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("Expected all tensors to be on the same device")
+
+    subject = replace(subject_from_python(Apart(3, 4, 3), X), args=(X.to("meta"),))
+
+    with pytest.raises(SubjectError, match=r"; its weights and inputs are on cpu and meta: move all to one device$"):
+        run_first(subject, "inference")
 
 
 @for_each("mode", ["inference", "training"])
