@@ -28,7 +28,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
-from layoutdoctor.capture.retarget_device import cudnn_formats, forget_fake_results, pretended_device
+from layoutdoctor.capture.retarget_device import cudnn_formats, decomposed_as_on_a_gpu, pretended_device
 from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import first_line
 
@@ -55,6 +55,7 @@ _FIXED_OPTIONS = {
 }
 """Inductor options that would run something on the device while lowering, or make another wrapper than Python's."""
 
+_GROUP_NORMS = (torch.group_norm, torch.nn.functional.group_norm, torch.ops.aten.group_norm.default)
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
 _OPERATION = re.compile(r"(?:target: |target=torch\.ops\.|target=)([\w.]+)")
@@ -104,6 +105,7 @@ class TargetLowering:
     def in_effect(self) -> Iterator[None]:
         """A block in which models are traced as on a GPU, and lowered up to their code, which cannot be loaded here."""
         from torch._inductor import decomposition
+        from torch._inductor.fx_passes import joint_graph
         from torch._inductor.graph import GraphLowering
 
         def compile_to_module(graph: Any) -> Any:
@@ -113,28 +115,25 @@ class TargetLowering:
 
         with (
             cudnn_formats(),
+            decomposed_as_on_a_gpu(),
             private_directory() as directory,
             mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
             # A constant of the model is copied to the device while its kernels are generated.
             mock.patch.object(GraphLowering, "constant_name", lambda graph, name, device: name),
             # The gradient of a convolution's bias is then a sum of its own: ``convolution_backward`` asks for it.
             mock.patch.object(decomposition, "is_gpu", return_value=True),
+            # A product of one batch becomes one without batches; torch 2.7 does not ask.
+            mock.patch.object(joint_graph, "get_gpu_type", return_value="cpu", create=True),
         ):
-            forget_fake_results()
             yield
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         """The backend: what torch.compile calls for every graph that Dynamo traced."""
         from torch._inductor import compile_fx
 
+        _with_contiguous_group_norms(graph_module)
         options = {**self._options, **_fixed_options()}
-        return compile_fx.compile_fx(
-            graph_module,
-            example_inputs,
-            inner_compile=self._lower,
-            config_patches=options,
-            decompositions=_gpu_decompositions(options),
-        )
+        return compile_fx.compile_fx(graph_module, example_inputs, inner_compile=self._lower, config_patches=options)
 
     def _lower(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
@@ -167,24 +166,23 @@ class TargetLowering:
         )
 
 
-def _gpu_decompositions(options: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+def _with_contiguous_group_norms(graph_module: fx.GraphModule) -> None:
     """
-    Inductor's decompositions, with that of random draws which it does not apply on a CPU.
+    Has each group norm make its input contiguous, as on a GPU: on a CPU it keeps the memory format.
 
     Source:
-        ``bernoulli_p``, torch/_decomp/decompositions_for_rng.py, which leaves CPU tensors alone; torch 2.7 to 2.15.
+        ``group_norm`` in aten/src/ATen/native/group_norm.cpp, torch 2.7 to 2.14; it is decomposed before it is traced.
     """
-    from torch._inductor.decomposition import select_decomp_table
-
-    with inductor_config().patch(dict(options)):
-        table = dict(select_decomp_table())
-    table[torch.ops.aten.bernoulli.p] = _bernoulli
-    return table
-
-
-def _bernoulli(tensor: torch.Tensor, p: float = 0.5, *, generator: object = None) -> torch.Tensor:
-    del generator
-    return torch.rand_like(tensor, dtype=torch.float32) < p
+    for module in graph_module.modules():
+        nodes = list(module.graph.nodes) if isinstance(module, fx.GraphModule) else []
+        for node in nodes:
+            if node.op == "call_function" and node.target in _GROUP_NORMS and node.args:
+                with module.graph.inserting_before(node):
+                    made = module.graph.call_method("contiguous", (node.args[0],))
+                made.meta = {name: value for name, value in node.meta.items() if name != "example_value"}
+                node.update_arg(0, made)
+        if nodes:
+            module.recompile()
 
 
 def _fixed_options() -> dict[str, Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import inspect
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,52 @@ def cudnn_formats() -> Iterator[None]:
 
     with mock.patch.object(torch._C, "_select_conv_backend", select_conv_backend):
         yield
+
+
+_DECIDE_BY_DEVICE = {
+    "torch._decomp.decompositions": (
+        "_reflection_or_replication_pad",
+        "_upsample_get_cubic_coefficients",
+        "_upsample_linear",
+        "_upsample_nearest",
+        "native_batch_norm_helper",
+    ),
+    "torch._decomp.decompositions_for_rng": ("bernoulli_p",),
+    "torch._meta_registrations": ("meta_pixel_shuffle", "upsample_nearest2d"),
+    "torch._refs": ("native_group_norm", "native_layer_norm"),
+}
+_OTHER_DEVICE = {"cpu": "cuda", "cuda": "cpu"}
+
+
+@contextlib.contextmanager
+def decomposed_as_on_a_gpu() -> Iterator[None]:
+    """
+    A block in which operations on tensors of the CPU are taken apart, and laid out, as those of a GPU.
+
+    What they ask for by the name of the device has the other name in its code meanwhile.
+
+    Source:
+        ``device.type`` in the functions named here, torch 2.7, 2.11, 2.13, 2.14; graphs compared with what the same
+        torch compiles for a GPU.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.callback(forget_fake_results)
+        for path, names in _DECIDE_BY_DEVICE.items():
+            module = importlib.import_module(path)
+            for function in (inspect.unwrap(getattr(module, name, len)) for name in names):
+                if isinstance(function, types.FunctionType):
+                    stack.callback(setattr, function, "__code__", function.__code__)
+                    function.__code__ = _with_other_devices(function.__code__)
+        forget_fake_results()
+        yield
+
+
+def _with_other_devices(constant: Any) -> Any:
+    if isinstance(constant, types.CodeType):
+        return constant.replace(co_consts=tuple(map(_with_other_devices, constant.co_consts)))
+    if isinstance(constant, tuple):
+        return tuple(map(_with_other_devices, constant))
+    return _OTHER_DEVICE.get(constant, constant) if isinstance(constant, str) else constant
 
 
 WARP_SIZE = 32

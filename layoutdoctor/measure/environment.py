@@ -67,8 +67,9 @@ def describe_environment(device: str, *, triton: str | None, command: str | None
 def _cudnn_version(device: str) -> str | None:
     if kind_of(device) != "cuda" or not torch.backends.cudnn.is_available():  # asking uses CUDA
         return None
-    version = torch.backends.cudnn.version()
-    return None if version is None else str(version)
+    with contextlib.suppress(RuntimeError):  # the library that was found is not the one torch was built with
+        return str(torch.backends.cudnn.version())
+    return None
 
 
 def _compiler_version() -> str | None:

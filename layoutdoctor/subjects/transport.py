@@ -261,6 +261,8 @@ def reduce(value: Any) -> Reduced | None:
     if isinstance(value, (torch._ops._OpNamespace, torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
         return operator.attrgetter(path), (torch.ops,)
+    if isinstance(value, types.FunctionType) and (place := _place_in_module(value)) is not None:
+        return getattr, place
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
@@ -284,6 +286,14 @@ def _code_of_file(file: str, make: Callable[..., types.CodeType], parts: tuple[A
 def _is_found_by_name(value: Any) -> bool:
     module = sys.modules.get(value.__module__)
     return "<locals>" not in value.__qualname__ and module is not None and is_importable(module)
+
+
+def _place_in_module(function: types.FunctionType) -> tuple[types.ModuleType, str] | None:
+    """Where a function is found that another one made, such as ``functional.max_pool2d``: dynamo knows it there."""
+    module = sys.modules.get(function.__module__)
+    if "<locals>" not in function.__qualname__ or module is None or not is_importable(module):
+        return None
+    return next(((module, name) for name, value in vars(module).items() if value is function), None)
 
 
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:

@@ -67,6 +67,40 @@ def test_what_is_rare_in_networks_is_lowered_in_training_too() -> None:
     assert "aten.sum.dim_IntList" in [node.target for node in trial.graphs[1].nodes]  # a bias's gradient, as on a GPU
 
 
+@pytest.mark.parametrize(
+    ("between", "in_forward", "in_backward"),
+    [
+        (
+            [nn.GroupNorm(8, 64), nn.SiLU()],
+            {"activation to_contiguous", "activation to_channels_last"},
+            {"activation to_contiguous", "gradient to_contiguous"},
+        ),
+        (
+            [nn.Conv2d(64, 8, 1), nn.Upsample(scale_factor=2.0, mode="bilinear"), nn.Conv2d(8, 64, 3)],
+            {"activation to_channels_last"},
+            set(),
+        ),
+    ],
+    ids=["a group norm makes its input contiguous", "few channels are upsampled contiguous"],
+)
+def test_what_depends_on_the_device_is_as_on_a_gpu(between: Any, in_forward: set[str], in_backward: set[str]) -> None:
+    """
+    The conversions are those that torch 2.11 compiles for a GPU.
+
+    In the backward, torch 2.13 converts the tensors of a first convolution to channels_last as well.
+    """
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *between, nn.Conv2d(64, 64, 3, padding=1))
+
+    (trial,) = lower(model, 2, 3, 16, 16, mode="training", configurations="inductor-channels-last").trials
+
+    found = {
+        graph.direction: {f"{one.tensor} {one.direction}" for one in graph.conversions if one.owner == "compiler"}
+        for graph in trial.graphs
+    }
+    assert found["forward"] == in_forward
+    assert {one for one in found["backward"] if one.endswith("to_contiguous")} == in_backward
+
+
 def small_net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 72, 3), nn.ReLU(), nn.Conv2d(72, 72, 3))
 

@@ -49,6 +49,17 @@ def test_a_gpu_is_left_alone_by_a_model_on_the_cpu(monkeypatch: pytest.MonkeyPat
     assert described().cudnn is None
 
 
+def test_a_cudnn_that_torch_refuses_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+
+    assert describe_environment("cuda", triton=None, command=None).cudnn is None
+
+
 def test_settings_that_bear_on_layouts_are_recorded_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
     monkeypatch.setenv("MY_SECRET", "x")

@@ -481,6 +481,15 @@ class CannotBeRebuilt(nn.Module):
         raise RuntimeError("only here\nand not there")
 
 
+def test_a_function_that_dynamo_knows_is_found_again_and_not_made_anew(tmp_path: Path) -> None:
+    model = nn.Conv2d(3, 4, 3)
+    model.pool = nn.functional.max_pool2d  # made within another function of torch's
+
+    save_subject(subject_from_python(model, torch.ones(1, 3, 4, 4)), tmp_path)
+
+    assert load_subject(tmp_path).model.pool is nn.functional.max_pool2d
+
+
 def test_what_cannot_be_rebuilt_is_one_sentence(tmp_path: Path) -> None:
     directory = private(tmp_path, "subject")
     save_subject(subject_from_python(CannotBeRebuilt(), torch.ones(2)), directory)
