@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import sys
 import types
@@ -59,18 +58,6 @@ def cudnn_formats() -> Iterator[None]:
         yield
 
 
-_DECIDE_BY_DEVICE = {
-    "torch._decomp.decompositions": (
-        "_reflection_or_replication_pad",
-        "_upsample_get_cubic_coefficients",
-        "_upsample_linear",
-        "_upsample_nearest",
-        "native_batch_norm_helper",
-    ),
-    "torch._decomp.decompositions_for_rng": ("bernoulli_p",),
-    "torch._meta_registrations": ("meta_pixel_shuffle", "upsample_nearest2d"),
-    "torch._refs": ("native_group_norm", "native_layer_norm"),
-}
 _OTHER_DEVICE = {"cpu": "cuda", "cuda": "cpu"}
 
 
@@ -85,10 +72,19 @@ def decomposed_as_on_a_gpu() -> Iterator[None]:
         ``device.type`` in the functions named here, torch 2.7, 2.11, 2.13, 2.14; graphs compared with what the same
         torch compiles for a GPU.
     """
+    from torch import _meta_registrations, _refs
+    from torch._decomp import decompositions, decompositions_for_rng
+
+    upsampling = ("_upsample_get_cubic_coefficients", "_upsample_linear", "_upsample_nearest")
+    decide_by_device = (
+        (decompositions, (*upsampling, "_reflection_or_replication_pad", "native_batch_norm_helper")),
+        (decompositions_for_rng, ("bernoulli_p",)),
+        (_meta_registrations, ("meta_pixel_shuffle", "upsample_nearest2d")),
+        (_refs, ("native_group_norm", "native_layer_norm")),
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(forget_fake_results)
-        for path, names in _DECIDE_BY_DEVICE.items():
-            module = importlib.import_module(path)
+        for module, names in decide_by_device:
             for function in (inspect.unwrap(getattr(module, name, len)) for name in names):
                 if isinstance(function, types.FunctionType):
                     stack.callback(setattr, function, "__code__", function.__code__)
