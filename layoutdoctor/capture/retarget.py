@@ -68,12 +68,8 @@ class TargetLowering:
 
     It has to be in effect before the capture's hooks, which then see the lowering that this one cuts short.
 
-    Args:
-        target: The GPU.
-        options: Those of Inductor, for ``torch.compile``.
-        needs_values: Whether the model needs values to run.
-
     Attributes:
+        needs_values: Whether a value decides what the model does, so that graphs have to be computed.
         failures: One sentence for each graph that could not be lowered.
 
     Source:
@@ -82,7 +78,7 @@ class TargetLowering:
         torch 2.7, 2.11, 2.13, 2.15.
     """
 
-    def __init__(self, target: Target, options: Mapping[str, Any], *, needs_values: bool = True) -> None:
+    def __init__(self, target: Target, options: Mapping[str, Any], *, needs_values: bool) -> None:
         self.target, self.needs_values = target, needs_values
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}
