@@ -16,6 +16,8 @@ from layoutdoctor.workers.messages import (
     Check,
     Checked,
     Copied,
+    MeasuredMemory,
+    MeasureMemory,
     Profile,
     Profiled,
     Ready,
@@ -75,6 +77,8 @@ class ScriptedProcess:
                 answer = self.checked
             case Profile():
                 answer = Profiled(notes=("profiled",))
+            case MeasureMemory():
+                answer = MeasuredMemory(peak_memory_bytes=7)
             case _:
                 answer = Copied(bytes_per_second=None)
         assert isinstance(answer, kind)

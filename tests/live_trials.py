@@ -96,13 +96,14 @@ def seen_here(
             work.prepare()
             compiled = work.compile()
             checked = work.check(str(reference))
-            profiled = work.profile(None)
+            profiled = work.profile(1, None)
         except Exception as error:
             failed = work.failed(error)
             trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
-            trial, iterations, proposals = checked.trial, profiled.iterations, checked.proposals or compiled.proposals
+            iterations = () if profiled.iteration is None else (profiled.iteration,)
+            trial, proposals = checked.trial, checked.proposals or compiled.proposals
             trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled.notes))
     head = Head(
         layoutdoctor_version=__version__,

@@ -14,7 +14,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The most severe first."""
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
-    | Literal["operation", "data_movement", "not_aligned", "small", "outside_kernels"]
+    | Literal["operation", "data_movement", "not_aligned", "small"]
+    | Literal["around_kernels", "between_kernels", "outside_kernels"]
 )
 FASTER: Verdict = "faster"
 SLOWER: Verdict = "slower"
@@ -70,7 +71,8 @@ class AccountRow(Record, frozen=True, kw_only=True):
     Attributes:
         kind: ``conversion``; ``generated_kernel``, a slower one; ``layout``: another one; ``implementation``: another
             code of a library; ``missing_fusion``; ``operation``: the same; ``data_movement``: a cat, copy or fill;
-            ``not_aligned``: without a counterpart; ``small``: many small rows; ``outside_kernels``: the rest of the
+            ``not_aligned``: without a counterpart; ``small``: many small rows; ``around_kernels``: within calls of a
+            library, outside its kernels; ``between_kernels``: no kernel runs; ``outside_kernels``: the rest of the
             measured difference.
         seconds: How much of the difference it is; negative where it is faster on the slower side.
         slower_seconds: The time of the group in the slower configuration; None if that is no sum of kernels.

@@ -16,7 +16,7 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
-        seconds: Its time; the least of several iterations.
+        seconds: Its time in a call; the median over several iterations of its share of the call.
         op: ATen operation it ran in; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None if not known.
         problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
@@ -117,7 +117,9 @@ class KernelSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         count: Kernels in the list.
-        seconds: Sum of their times; not the wall time. None, as all of their times, where what was seen cannot be true.
+        seconds: Sum of their times; not the wall time.
+        around_seconds: On a CPU, time within calls of a library but in none of its kernels; None if not recorded.
+        between_seconds: On a CPU, time of a call in which no operation computes; None if not recorded.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
         share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
@@ -146,6 +148,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     kernels: tuple[Kernel, ...] = ()
     sources: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    around_seconds: Seconds | None = None
+    between_seconds: Seconds | None = None
     exposed_conversion_seconds: Seconds | None = None
     convolution_count: Count | None = None
     convolution_seconds: Seconds | None = None

@@ -2,8 +2,8 @@
 How many times faster one configuration is than another, and which one is recommended.
 
 Configurations take turns within a round, so their ratio is taken round by round: heat and other programs slow both.
-The median over the rounds of one start is one value. The reported ratio is the geometric mean over the starts, because
-memory addresses differ from process to process.
+The median over the rounds of one start is one value. The reported ratio is the median over the starts, because memory
+addresses differ from process to process.
 """
 
 from __future__ import annotations
@@ -42,37 +42,68 @@ RESOLUTION = 0.01
 EQUALITY = 0.03
 """An interval within this distance of 1 is ``equal``."""
 
-# Quantiles of Student's t for a two-sided interval of 95 %, by the number of values.
-_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+# Quantiles of Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on.
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
+# Standard error of the median of so many normal values over that of their mean.
+_OF_THE_MEDIAN = {2: 1.0, 3: 1.160, 4: 1.092, 5: 1.198, 6: 1.135, 7: 1.214, 8: 1.160}
+_OF_A_LARGE_MEDIAN = math.sqrt(math.pi / 2)
+_POOLED_FREEDOM = 4.0
+"""The scatter of the other configurations counts at most as so many degrees of freedom beside that of its own."""
+_LEAST_SCATTER = 0.005
+_WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
+
+
+def ratios_of(baseline: str, measured: Mapping[str, Measurement]) -> dict[str, Ratio]:
+    """
+    The ratio of every other configuration to the baseline.
+
+    A ratio is over the further starts of a configuration that has two or more, else over the rounds. There is none of a
+    configuration that shares neither two starts nor two rounds with the baseline.
+    """
+    base = measured[baseline]
+    others = {name: one for name, one in measured.items() if name != baseline}
+    rounds = {
+        name: round_ratios(base.round_seconds[one.first_round :], one.round_seconds) for name, one in others.items()
+    }
+    starts = {name: start_ratios(base.starts, one.starts) for name, one in others.items()}
+    found = {}
+    for name in others:
+        own, processes = rounds[name], starts[name]
+        if len(processes) >= 2:
+            if len(processes) == 2 and own:  # two values give no useful interval: the first process gives a third
+                processes = (statistics.median(own), *processes)
+            beside = [ratios for other, ratios in starts.items() if other != name and len(ratios) >= 2]
+            low, median, high = interval_over_starts(processes, beside)
+        elif len(own) >= 2:
+            low, median, high = interval_over_rounds(own)
+        else:
+            continue
+        found[name] = Ratio(
+            name=name,
+            low=low,
+            median=median,
+            high=high,
+            verdict=judge(low, high),
+            round_count=len(own),
+            start_ratios=starts[name] if len(starts[name]) >= 2 else (),
+        )
+    return found
 
 
 def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio | None:
-    """
-    The ratio of a configuration, over the further starts if both have two or more, else over the rounds.
+    """The ratio of one configuration to another, as in ``ratios_of``; None if it has none."""
+    return ratios_of("", {"": baseline, name: candidate}).get(name)
 
-    Returns:
-        None if the two share neither two starts nor two rounds: no interval can be given.
-    """
-    rounds = round_ratios(baseline.round_seconds[candidate.first_round :], candidate.round_seconds)
-    pairs = zip(baseline.starts, candidate.starts, strict=False)
-    starts = tuple(statistics.median(round_ratios(mine, theirs)) for mine, theirs in pairs if mine and theirs)
-    if len(starts) < 2:
-        starts = ()
-    if not starts and len(rounds) < 2:
-        return None
-    processes = starts
-    if len(starts) == 2 and rounds:  # two values give no useful interval: the first process gives a third
-        processes = (statistics.median(rounds), *starts)
-    low, median, high = interval_over_starts(processes) if starts else interval_over_rounds(rounds)
-    return Ratio(
-        name=name,
-        low=low,
-        median=median,
-        high=high,
-        verdict=judge(low, high),
-        round_count=len(rounds),
-        start_ratios=starts,
-    )
+
+def start_ratios(
+    baseline_starts: Iterable[Sequence[Seconds]], candidate_starts: Iterable[Sequence[Seconds]]
+) -> tuple[float, ...]:
+    """The ratio in each start in which both were timed: the median over its rounds."""
+    pairs = zip(baseline_starts, candidate_starts, strict=False)
+    return tuple(statistics.median(round_ratios(mine, theirs)) for mine, theirs in pairs if mine and theirs)
 
 
 def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> list[float]:
@@ -80,26 +111,38 @@ def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequenc
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 
-def interval_over_starts(ratios: Sequence[float]) -> tuple[float, float, float]:
+def interval_over_starts(
+    ratios: Sequence[float], others: Collection[Sequence[float]] = ()
+) -> tuple[float, float, float]:
     """
-    Lower end, middle and upper end of the 95 % interval for the true ratio, from one ratio per start.
+    Lower end, median and upper end of the 95 % interval for the true ratio, from one ratio per start.
 
     Args:
         ratios: At least 2. Memory addresses make them differ between starts; the distribution is nearly normal. Their
             standard deviation is taken as at least ``_LEAST_SCATTER``: ratios that agree by chance are not exact.
+        others: Ratios of other configurations on the same machine, at least 2 each. Three values alone say little about
+            their own scatter, so the scatter of the others counts as well. Half of it is the baseline's, which all
+            share, so it counts by half of its degrees of freedom.
 
     Source:
-        Student's t on the logarithms.
+        Student's t on the logarithms, moderated as in G. K. Smyth, Linear models and empirical Bayes methods, 2004;
+        standard error of the median of a normal sample.
     """
     logarithms = [math.log(ratio) for ratio in ratios]
-    middle = statistics.fmean(logarithms)
-    quantile = _STUDENT.get(len(ratios), _STUDENT[max(_STUDENT)])
-    half = min(quantile * max(statistics.stdev(logarithms), _LEAST_SCATTER) / math.sqrt(len(ratios)), _WIDEST)
+    count, middle, freedom = len(logarithms), statistics.median(logarithms), len(logarithms) - 1.0
+    squares = freedom * statistics.variance(logarithms)
+    logarithms_of_others = [[math.log(ratio) for ratio in other] for other in others]
+    freedom_of_others = sum(len(other) - 1 for other in logarithms_of_others)
+    if freedom_of_others:
+        pooled = sum((len(other) - 1) * statistics.variance(other) for other in logarithms_of_others)
+        beside = min(_POOLED_FREEDOM, freedom_of_others / 2)
+        squares += beside * pooled / freedom_of_others
+        freedom += beside
+    scatter = max(math.sqrt(squares / freedom), _LEAST_SCATTER)
+    quantile = _STUDENT[min(int(freedom), len(_STUDENT)) - 1]
+    error = _OF_THE_MEDIAN.get(count, _OF_A_LARGE_MEDIAN) * scatter / math.sqrt(count)
+    half = min(quantile * error, _WIDEST)
     return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
-
-
-_LEAST_SCATTER = 0.005
-_WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
 
 def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -141,9 +184,28 @@ def judge(low: float, high: float, resolution: float = RESOLUTION, equality: flo
 
 
 def call_seconds(measurement: Measurement) -> Seconds:
-    """Median time of a call: over the medians of the further starts if there are any, else over the rounds."""
-    starts = [statistics.median(rounds) for rounds in measurement.starts if rounds]
-    return statistics.median(starts or measurement.round_seconds)
+    """
+    Time of a call while the machine was fast: the median of the rounds that took at most 15 % longer than fast ones.
+
+    If the machine's speed did not change, these are nearly all rounds.
+    """
+    rounds = _all_rounds(measurement)
+    fast = rounds[len(rounds) // 4]
+    return statistics.median(seconds for seconds in rounds if seconds <= _FAST_PHASE * fast)
+
+
+def speed_change(measurement: Measurement) -> float:
+    """How many times longer a call took in the slow quarter of all rounds than in the fast one; about 1 if steady."""
+    rounds = _all_rounds(measurement)
+    return rounds[-1 - len(rounds) // 4] / rounds[len(rounds) // 4]
+
+
+def _all_rounds(measurement: Measurement) -> list[Seconds]:
+    """The times of the rounds of all processes, the shortest first."""
+    return sorted([*measurement.round_seconds, *(seconds for start in measurement.starts for seconds in start)])
+
+
+_FAST_PHASE = 1.15
 
 
 def with_shown_times(trials: Sequence[Trial], baseline: str, ratios: Mapping[str, Ratio]) -> tuple[Trial, ...]:
@@ -165,10 +227,11 @@ def with_shown_times(trials: Sequence[Trial], baseline: str, ratios: Mapping[str
 
 
 NEAR_THE_BEST = 1.12
-"""Configurations within this factor of the best are timed in more rounds and in further starts."""
-MOST_CONTENDERS = 3
+"""Configurations within this factor of the best are timed in more rounds."""
+MAY_BE_RECOMMENDED = 1.05
+"""Configurations within this factor of the best by the rounds are timed in further starts."""
+MOST_CONTENDERS = 6
 FEWEST_STARTS = 3
-MOST_STARTS = 5
 LESS_EXACT = 2.0
 """A trial whose error is more than this many times eager's error is reported as less exact."""
 _FAR_OFF = 1.5
@@ -209,18 +272,69 @@ def demands(one: Configuration) -> tuple[bool, bool, int]:
     return one.freezes, one.backend != "inductor" or one.ahead_of_time, count
 
 
-def contenders(medians: Mapping[str, float], frozen: Collection[str]) -> tuple[str, ...]:
+def contenders(medians: Mapping[str, float], configurations: Mapping[str, Configuration]) -> tuple[str, ...]:
     """
-    Configurations that may be the fastest, the best first: they are timed again in further starts.
+    Configurations that could be recommended, to be timed in further starts: at most ``MOST_CONTENDERS``.
+
+    Those within ``MAY_BE_RECOMMENDED`` of the best are chosen, those that demand least first, and in any case the best
+    and the best without frozen weights.
 
     Args:
         medians: Ratio to the baseline, over the rounds, of every other configuration with right outputs.
-        frozen: Configurations that freeze weights. The best other one is always included, if it beats the baseline.
+        configurations: By name.
     """
     ahead = sorted((name for name in medians if medians[name] > 1 + RESOLUTION), key=lambda name: -medians[name])
-    near = [name for name in ahead if medians[name] * NEAR_THE_BEST >= medians[ahead[0]]][:MOST_CONTENDERS]
-    free = [name for name in ahead if name not in frozen][:1]
-    return tuple(dict.fromkeys((*near, *free)))
+    free = [name for name in ahead if not configurations[name].freezes]
+    needed = dict.fromkeys((*ahead[:1], *free[:1]))
+    near = [name for name in ahead if medians[name] * MAY_BE_RECOMMENDED >= medians[ahead[0]]]
+    near.sort(key=lambda name: demands(configurations[name]))
+    rest = [name for name in near if name not in needed][: MOST_CONTENDERS - len(needed)]
+    return tuple(sorted((*needed, *rest), key=lambda name: -medians[name]))
+
+
+def left_standing(trials: Sequence[Trial]) -> tuple[str, ...]:
+    """
+    Configurations without further starts at which the table would contradict the advice: to be started as well.
+
+    Each is at least as fast as the recommended configuration, or as the one that is named as the best without frozen
+    weights, and demands no more; or demands less, and is as fast as the fastest.
+    """
+    comparison = compare(trials)
+    if comparison is None:
+        return ()
+    by_name = {trial.name: trial for trial in trials}
+    medians = _medians(comparison.baseline, comparison.ratios, eligible_names(trials))
+    started = {ratio.name for ratio in comparison.ratios if ratio.start_ratios} | {comparison.baseline}
+    found: list[str] = []
+    for of in (trials, [trial for trial in trials if not trial.configuration.freezes]):
+        asked = {trial.name: medians[trial.name] for trial in of if trial.name in medians}
+        if not asked:
+            continue
+        best = _least_demanding(by_name, asked)
+        chosen = _chosen(of, comparison.baseline, comparison.ratios)
+        found += [best] if best not in started else []
+        found += [name for name in asked if name not in started and _stands_above(by_name, asked, name, chosen)]
+    return tuple(dict.fromkeys(found))
+
+
+def _stands_above(by_name: Mapping[str, Trial], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
+    """Whether a configuration is faster than the chosen one and demands no more, or is as fast and demands less."""
+    if chosen is None or name == chosen or chosen not in medians:
+        return False
+    own, other = (demands(by_name[one].configuration) for one in (name, chosen))
+    return own <= other and (medians[name], other) > (medians[chosen], own)
+
+
+def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) -> dict[str, float]:
+    """Ratio to the baseline of every configuration that may be recommended, the baseline included."""
+    return {name: of for name, of in ((baseline, 1.0), *((one.name, one.median) for one in ratios)) if name in eligible}
+
+
+def _least_demanding(by_name: Mapping[str, Trial], medians: Mapping[str, float]) -> str:
+    """Of the configurations within ``EQUALITY`` of the fastest, the one that demands least; of equals the fastest."""
+    best = max(medians.values())
+    near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
+    return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
 
 
 def compare(trials: Sequence[Trial], other_cores: float | None = None) -> Comparison | None:
@@ -236,12 +350,10 @@ def compare(trials: Sequence[Trial], other_cores: float | None = None) -> Compar
     baseline = choose_baseline((trial.configuration for trial in trials), measured)
     if baseline is None or len(measured) < 2:
         return None
-    found = (ratio_of(name, measured[baseline], measured[name]) for name in measured if name != baseline)
-    ratios = tuple(ratio for ratio in found if ratio is not None)
-    eligible = eligible_names(trials)
-    medians = {baseline: 1.0, **{ratio.name: ratio.median for ratio in ratios}}
-    best = max((medians[name] for name in medians if name in eligible), default=0.0)
-    near = [name for name in medians if name in eligible and medians[name] * (1 + EQUALITY) >= best]
+    ratios = tuple(ratios_of(baseline, measured).values())
+    medians = _medians(baseline, ratios, eligible_names(trials))
+    best = max(medians.values(), default=0.0)
+    near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
     chosen = _chosen(trials, baseline, ratios)
     fastest = sorted(near, key=lambda name: (name != chosen, -medians[name]))
     if chosen is not None and chosen not in fastest:
@@ -255,9 +367,10 @@ def recommend(
     """
     The configuration to use.
 
-    Of the configurations that are faster than the baseline and within ``EQUALITY`` of the best, the one that demands
-    least is recommended. If none is faster, the baseline is recommended, or, if the baseline's outputs differ from the
-    reference, the fastest configuration with right outputs.
+    Of the configurations within ``EQUALITY`` of the fastest, the one that demands least is recommended, if it is faster
+    than the baseline beyond doubt; else the fastest that is, unless one that is at least as fast demands no more. If
+    there is none, the baseline is recommended, or, if the baseline's outputs differ from the reference, the fastest
+    configuration with right outputs.
 
     Returns:
         None if nothing was compared.
@@ -271,9 +384,10 @@ def recommend(
     ratios = {ratio.name: ratio for ratio in comparison.ratios}
     free: WithoutFreezing | None = None
     if by_name[chosen].configuration.freezes:
-        others = [trial for trial in trials if not trial.configuration.freezes]
-        name = _chosen(others, comparison.baseline, comparison.ratios) or comparison.baseline
-        if not by_name[name].configuration.freezes:
+        medians = _medians(comparison.baseline, comparison.ratios, eligible_names(trials))
+        unfrozen = {name: of for name, of in medians.items() if not by_name[name].configuration.freezes}
+        if unfrozen:
+            name = _least_demanding(by_name, unfrozen)
             free = WithoutFreezing(configuration=name, speedup=ratios.get(name), how=how.get(name))
     speedup, checked = ratios.get(chosen), by_name[chosen].equivalence
     return Recommendation(
@@ -301,23 +415,26 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
 
 
 def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> str | None:
-    """
-    The configuration to recommend among some trials: the baseline if nothing is faster.
-
-    Configurations that were timed in further starts are preferred to those that were timed in one process only.
-    """
+    """The configuration to recommend among some trials: the baseline if nothing is faster, None if none is right."""
     by_name = {trial.name: trial for trial in trials}
-    eligible = eligible_names(by_name.values())
-    faster = [ratio for ratio in ratios if ratio.verdict == FASTER and ratio.name in eligible]
-    if not faster and baseline in eligible:
-        return baseline
-    if not faster:
-        others = [ratio for ratio in ratios if ratio.name in eligible]
-        return max(others, key=lambda ratio: ratio.median).name if others else None
-    again = [ratio for ratio in faster if ratio.start_ratios] or faster
-    best = max(ratio.median for ratio in again)
-    near = [ratio for ratio in again if ratio.median * (1 + EQUALITY) >= best]
-    return min(near, key=lambda ratio: (demands(by_name[ratio.name].configuration), -ratio.median)).name
+    medians = _medians(baseline, ratios, eligible_names(by_name.values()))
+    if not medians:
+        return None
+    faster = {ratio.name for ratio in ratios if ratio.verdict == FASTER and ratio.name in medians}
+    if any(ratio.start_ratios for ratio in ratios):  # the others ran in one process only
+        faster &= {ratio.name for ratio in ratios if ratio.start_ratios}
+    best = _least_demanding(by_name, medians)
+    if best in faster:
+        return best
+    if baseline not in medians:
+        return best
+    certain = [
+        name
+        for name in faster
+        if demands(by_name[name].configuration) < demands(by_name[best].configuration)
+        and not any(_stands_above(by_name, medians, other, name) for other in medians)
+    ]
+    return max(certain, key=lambda name: medians[name], default=baseline)
 
 
 def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:

@@ -8,7 +8,7 @@ each conversion, the round trips, and the costs of layout breakers. If one step 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,8 +32,14 @@ from layoutdoctor.examination.graphs.join import align_eager, join_compiled, joi
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, summarize_host
-from layoutdoctor.examination.kernels.iterations import take_least_times, with_least_times
+from layoutdoctor.examination.kernels.host import (
+    base_seconds,
+    operation_tree,
+    place_primitives,
+    summarize_host,
+    working_seconds,
+)
+from layoutdoctor.examination.kernels.iterations import Shares
 from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table, waiting_in_calls
 from layoutdoctor.recording.recording import unrest
 
@@ -43,12 +49,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Iteration, Recording
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-MOST_OF_A_CALL = 1.5
-"""Kernels that take more than this many times a call's time ran beside other work: their times say nothing."""
-UNRELIABLE = "the kernels' times are unreliable and left out; counts and bytes hold"
+    from layoutdoctor.units import Seconds
 
 
 class Examined(Record, frozen=True, kw_only=True):
@@ -60,15 +61,20 @@ class Examined(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def examine(recording: Recording) -> Examined:
-    """Everything that a recording proves about layouts."""
+def examine(recording: Recording, call_seconds: Seconds | None = None) -> Examined:
+    """
+    Everything that a recording proves about layouts.
+
+    Args:
+        call_seconds: Time of a call, which the times of kernels are shares of; None leaves them as they were recorded.
+    """
     if recording.totals is not None:
         return Examined(kernels=summarize_table(recording.totals))
     if recording.log is not None:
         return Examined(kernels=summarize_log(recording.log))
     if recording.iterations and recording.trial.configuration.backend == "recorded":
         return _of_events_alone(recording.iterations[0])
-    return _of_graphs(recording)
+    return _of_graphs(recording, call_seconds)
 
 
 def _of_events_alone(iteration: Iteration) -> Examined:
@@ -78,7 +84,7 @@ def _of_events_alone(iteration: Iteration) -> Examined:
     return Examined(graphs=(graph,) if facts.conversions else (), kernels=facts.kernels, redundant_pairs=facts.pairs)
 
 
-def _of_graphs(recording: Recording) -> Examined:
+def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
     graphs, kernels, notes = recording.trial.graphs, None, []
     pairs: tuple[RedundantPair, ...] = ()
     is_eager = recording.trial.configuration.backend == "eager"
@@ -89,7 +95,7 @@ def _of_graphs(recording: Recording) -> Examined:
         notes.append(f"conversions were not looked for: {first_line(error)}")
     try:
         if recording.iterations:
-            graphs, kernels = _ran(recording, graphs, is_eager=is_eager)
+            graphs, kernels = _ran(recording, graphs, call_seconds, is_eager=is_eager)
     except Exception as error:  # the configuration still has its times and outputs
         notes.append(f"the kernel list was not recorded: {first_line(error)}")
     try:
@@ -100,12 +106,13 @@ def _of_graphs(recording: Recording) -> Examined:
     return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
 
 
-def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> tuple[tuple[Graph, ...], KernelSummary]:
+def _ran(
+    recording: Recording, graphs: tuple[Graph, ...], call_seconds: Seconds | None, *, is_eager: bool
+) -> tuple[tuple[Graph, ...], KernelSummary]:
     """The graphs with the conversions that ran, and the kernel list in the order of the quietest iteration."""
-    quietest = min(recording.iterations, key=unrest)
-    others = [one for one in recording.iterations if one is not quietest]
-    iteration = with_least_times(quietest, others)
-    events, log = iteration.events, iteration.log
+    iterations = sorted(recording.iterations, key=unrest)
+    iteration, shares = iterations[0], Shares(iterations, call_seconds)
+    events, log = shares.of_kernels(), shares.of_primitives()
     tree = operation_tree(events)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
     lacks = list(iteration.lacks)
@@ -117,8 +124,11 @@ def _ran(recording: Recording, graphs: tuple[Graph, ...], *, is_eager: bool) -> 
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
-        take_least_times(tree, others)  # late: primitives are placed by the quietest iteration's own times
+        shares.set_times(tree)  # late: primitives are placed by the quietest iteration's own times
         kernels = summarize_host(tree, events, log, homeless, lacks)
+        if shares.between_seconds is not None:
+            around = max(0.0, working_seconds(tree) - (kernels.seconds or 0.0))
+            kernels = msgspec.structs.replace(kernels, around_seconds=around, between_seconds=shares.between_seconds)
     else:
         attribution = attribute(events)
         kernels = summarize_device(attribution, tree, graphs, lacks)
@@ -162,13 +172,13 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     head = recordings[0].head
     by_name = {recording.name: recording for recording in recordings}
     ordered = [by_name[name] for name in head.configurations if name in by_name]
-    known = {recording.name: examine(recording) for recording in ordered}
-    trials = tuple(_trial(recording, known, by_name) for recording in ordered)
-    comparison = compare(trials, head.other_cores)
+    seen = tuple(recording.trial for recording in ordered)
+    comparison = compare(seen, head.other_cores)
     if comparison is not None:
-        trials = with_shown_times(trials, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
-    calls = {trial.name: trial.measurement.median_seconds for trial in trials if trial.measurement is not None}
-    trials = tuple(_as_called(trial, calls.get(trial.same_as or trial.name)) for trial in trials)
+        seen = with_shown_times(seen, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
+    calls = {trial.name: trial.measurement.median_seconds for trial in seen if trial.measurement is not None}
+    known = {recording.name: examine(recording, calls.get(recording.name)) for recording in ordered}
+    trials = tuple(_trial(trial, known, by_name, calls.get(trial.same_as or trial.name)) for trial in seen)
     diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
@@ -195,8 +205,10 @@ def _without_sources(trial: Trial) -> Trial:
     return msgspec.structs.replace(trial, graphs=graphs)
 
 
-def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping[str, Recording]) -> Trial:
-    trial, facts = recording.trial, known[recording.name]
+def _trial(
+    trial: Trial, known: Mapping[str, Examined], by_name: Mapping[str, Recording], call_seconds: Seconds | None
+) -> Trial:
+    facts = known[trial.name]
     graphs, kernels, pairs = facts.graphs, facts.kernels, facts.redundant_pairs
     if trial.same_as is not None:
         if trial.same_as not in by_name:
@@ -207,62 +219,16 @@ def _trial(recording: Recording, known: Mapping[str, Examined], by_name: Mapping
         twin = known[trial.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
+    if (
+        kernels is not None
+        and kernels.waiting is not None
+        and trial.measurement is not None
+        and call_seconds is not None
+    ):
+        kernels = msgspec.structs.replace(kernels, waiting=waiting_in_calls(kernels.waiting, call_seconds))
     return msgspec.structs.replace(
         trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=(*trial.notes, *facts.notes)
     )
-
-
-def _as_called(trial: Trial, call_seconds: float | None) -> Trial:
-    """
-    The trial after comparing its kernels with the time of a call without the profiler.
-
-    If the kernels take much longer than a call, their times are removed; else a GPU's waiting is computed for a call.
-    """
-    kernels = trial.kernels
-    if kernels is None or call_seconds is None:
-        return trial
-    waiting = kernels.waiting  # streams overlap: busy_seconds counts overlapping kernels once
-    busy = kernels.seconds or 0.0 if waiting is None else waiting.busy_seconds
-    if busy > MOST_OF_A_CALL * call_seconds:
-        return without_kernel_seconds(trial)
-    if waiting is None or trial.measurement is None:
-        return trial
-    kernels = msgspec.structs.replace(kernels, waiting=waiting_in_calls(waiting, call_seconds))
-    return msgspec.structs.replace(trial, kernels=kernels)
-
-
-_OF_A_SUMMARY = "seconds conversion_seconds share exposed_conversion_seconds convolution_seconds waiting".split()
-_OF_A_CONVERSION = ("seconds", "seconds_source", "bandwidth_share", "exposed_seconds")
-
-
-def without_kernel_seconds(trial: Trial) -> Trial:
-    """A trial whose kernels, conversions, breakers and round trips have no times, with a note that says so."""
-    kernels = trial.kernels
-    if kernels is not None:
-        (kernels,) = _without((kernels,), *_OF_A_SUMMARY)
-        kernels = msgspec.structs.replace(
-            kernels,
-            conversions=_without(kernels.conversions, *_OF_A_CONVERSION),
-            kernels=_without(kernels.kernels, "seconds"),
-            totals=(),
-        )
-    graphs = tuple(
-        msgspec.structs.replace(
-            graph,
-            conversions=_without(graph.conversions, *_OF_A_CONVERSION),
-            breakers=_without(graph.breakers, "seconds"),
-        )
-        for graph in trial.graphs
-    )
-    pairs = _without(trial.redundant_pairs, "seconds", "seconds_source", "exposed_seconds")
-    notes = trial.notes if trial.same_as is not None else (*trial.notes, UNRELIABLE)
-    return msgspec.structs.replace(trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=notes)
-
-
-def _without(records: Iterable[_Struct], *fields: str) -> tuple[_Struct, ...]:
-    """Records with None in some fields."""
-    nothing = dict.fromkeys(fields)
-    return tuple(msgspec.structs.replace(record, **nothing) for record in records)
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

@@ -1,7 +1,7 @@
 """
 Warm iterations under the profiler and oneDNN's verbose log.
 
-Timing is another pass: profiled times are good for shares, not for comparing configurations.
+Profiled times are good for shares of a call, not for comparing configurations: calls are timed without the profiler.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import torch
 
 from layoutdoctor.diagnosis.writing import private_directory, replacing
@@ -28,13 +29,14 @@ from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.recording import Iteration, busy_nanoseconds, unrest
+from layoutdoctor.recording.recording import FrameEvents, Iteration, unrest
 from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.graph import Graph
+    from layoutdoctor.recording.recording import RecordedTrace
 
     GeneratedCode = tuple[str, Iterable[str], Any]
     """A graph's name, its kernels' names, and the generated module that runs it."""
@@ -42,77 +44,79 @@ if TYPE_CHECKING:
 _NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
 """In lines that the profiler prints."""
 
-MOST_ITERATIONS = 5
-"""Of a short call: of each operation the least of their times counts, as any may have met another program."""
-
-_LEAST_ITERATIONS = 3
-_ENOUGH_SECONDS = 1.0
-"""After this time no more than the least are recorded."""
-
-_LONG_ITERATION_NANOSECONDS = 2_000_000_000
+_WHOLE_STEP = "ProfilerStep"
+"""Begins the name of the profiler's own range around an iteration."""
 
 
-def record_iterations(
-    prepare: Callable[[], Callable[[], None]],
-    device: str,
-    generated: Sequence[GeneratedCode],
-    trace_file: Path | None,
-) -> tuple[Iteration, ...]:
-    """
-    Records a few iterations, of which each operation counts with its least time; a long one is recorded once.
+class Recorder:
+    """Records iterations one by one, and keeps the trace of the quietest one so far."""
 
-    Args:
-        prepare: Makes one iteration, already warm, ready to run.
-        trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``) of the quietest one.
-    """
-    start = time.perf_counter()
-    found: list[Iteration] = []
-    with private_directory() as directory:
-        traces = [Path(directory) / f"{number}.json" for number in range(MOST_ITERATIONS)]
-        for number, trace in enumerate(traces):
-            if number >= _LEAST_ITERATIONS and time.perf_counter() - start > _ENOUGH_SECONDS:
-                break
-            found.append(record_iteration(prepare(), device, generated, trace))
-            if busy_nanoseconds(found[0].events) > _LONG_ITERATION_NANOSECONDS:
-                break
-        if trace_file is not None:
-            quietest = min(range(len(found)), key=lambda number: unrest(found[number]))
-            data = traces[quietest].read_bytes()
-            with replacing(trace_file) as stream:
-                stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)
-    return tuple(found)
+    def __init__(self) -> None:
+        self._quietest: tuple[bool, int] | None = None
+
+    def record(
+        self,
+        prepare: Callable[[], Callable[[], None]],
+        device: str,
+        generated: Sequence[GeneratedCode],
+        trace_file: Path | None = None,
+    ) -> Iteration:
+        """
+        Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
+
+        Starting the profiler cools caches and lets threads sleep, so one iteration runs before under the profiler that
+        is not recorded.
+
+        Args:
+            prepare: Makes one iteration, already warm, ready to run.
+            generated: The graphs that may run in it; their kernels are named in the record.
+            trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``) of the quietest one.
+        """
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if kind_of(device) == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with private_directory() as directory, quiet_profiler():
+            file = Path(directory) / "trace.json"
+            with contextlib.ExitStack() as stack:
+                lacks = stack.enter_context(named_kernels(generated))
+                schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
+                options: dict[str, Any] = {"activities": activities, "record_shapes": True, "schedule": schedule}
+                profiler = stack.enter_context(torch.profiler.profile(**options))
+                prepare()()
+                _synchronize(device)
+                logged = stack.enter_context(verbose_onednn(lacks)) if device == "cpu" else []
+                step = prepare()
+                _synchronize(
+                    device
+                )  # what was queued before, such as copies of the inputs, is no part of the iteration
+                profiler.step()
+                begin = time.perf_counter()
+                step()
+                _synchronize(device)
+                seconds = time.perf_counter() - begin
+            profiler.export_chrome_trace(str(file))
+            events = _without_whole_steps(read_chrome_trace(TraceFile(file, file.stat().st_size)))
+            log = read_onednn_log("".join(logged)) if logged else None
+            if log is not None:
+                log.other_lines.clear()  # they are the model's own, and were passed on
+                if log.primitives and not log.has_timestamps:
+                    lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
+            found = Iteration(
+                events=events, device=kind_of(device), log=log, lacks=tuple(lacks), profiled_seconds=seconds
+            )
+            if trace_file is not None and (self._quietest is None or unrest(found) < self._quietest):
+                self._quietest, data = unrest(found), file.read_bytes()
+                with replacing(trace_file) as stream:
+                    stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)
+        return found
 
 
-def record_iteration(
-    step: Callable[[], None], device: str, generated: Sequence[GeneratedCode], trace_file: Path
-) -> Iteration:
-    """
-    Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
-
-    Args:
-        step: One iteration, already warm.
-        generated: The graphs that may run in it; their kernels are named in the record.
-        trace_file: Where the profiler's Chrome trace goes.
-    """
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if kind_of(device) == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with quiet_profiler():
-        _synchronize(device)  # work that was queued before, such as copies of the inputs, is no part of the iteration
-        with contextlib.ExitStack() as stack:
-            lacks = stack.enter_context(named_kernels(generated))
-            logged = stack.enter_context(verbose_onednn(lacks)) if device == "cpu" else []
-            profiler = stack.enter_context(torch.profiler.profile(activities=activities, record_shapes=True))
-            step()
-            _synchronize(device)
-        profiler.export_chrome_trace(str(trace_file))
-        events = read_chrome_trace(TraceFile(trace_file, trace_file.stat().st_size))
-    log = read_onednn_log("".join(logged)) if logged else None
-    if log is not None:
-        log.other_lines.clear()  # they are the model's own, and were passed on
-        if log.primitives and not log.has_timestamps:
-            lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
-    return Iteration(events=events, device=kind_of(device), log=log, lacks=tuple(lacks))
+def _without_whole_steps(events: RecordedTrace) -> RecordedTrace:
+    """The events without the profiler's own ranges around an iteration, which run nothing themselves."""
+    own = events.annotations
+    is_kept = np.array([not events.names[name].startswith(_WHOLE_STEP) for name in own.name.tolist()], bool)
+    kept = {field.name: getattr(own, field.name)[is_kept] for field in dataclasses.fields(own)}
+    return dataclasses.replace(events, annotations=FrameEvents(**kept))
 
 
 def _synchronize(device: str) -> None:

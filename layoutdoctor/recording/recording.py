@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.record import Magnitude, Record, Seconds
+from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.recording.onednn import OnednnLog
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -337,12 +338,16 @@ class Iteration(Record, frozen=True, kw_only=True):
         device: Where its kernels ran: ``cpu``, ``cuda``...; None if a trace does not say.
         log: oneDNN's log of it; None if it was not asked for or could not be had.
         lacks: What is missing, and why.
+        call_seconds: Time of a call without the profiler, at the same moment; None if not measured.
+        profiled_seconds: Time of the call under the profiler; None if not measured.
     """
 
     events: RecordedTrace
     device: str | None
     log: OnednnLog | None = None
     lacks: tuple[str, ...] = ()
+    call_seconds: PositiveSeconds | None = None
+    profiled_seconds: PositiveSeconds | None = None
 
 
 class Recording(Record, frozen=True, kw_only=True):
@@ -386,6 +391,15 @@ def busy_nanoseconds(events: RecordedTrace) -> int:
             total += duration
             end = start + duration
     return total
+
+
+MOST_OF_A_CALL = 1.15
+
+
+def contradicts_call(iteration: Iteration) -> bool:
+    """Whether the iteration was busy for longer than a call without the profiler takes, at the same moment."""
+    seconds = busy_nanoseconds(iteration.events) / NANOSECONDS_PER_SECOND
+    return iteration.call_seconds is not None and seconds > MOST_OF_A_CALL * iteration.call_seconds
 
 
 def unrest(iteration: Iteration) -> tuple[bool, int]:

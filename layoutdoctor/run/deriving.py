@@ -21,6 +21,7 @@ from layoutdoctor.examination.choice import eligible_names
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
+from layoutdoctor.workers.turns import take_profiles
 from layoutdoctor.workers.worker import CUDNN_BENCHMARK
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def on_a_gpu(
 
 
 def _is_launch_bound(worker: Worker) -> bool:
-    worker.profile()
+    take_profiles([worker])
     busy = [busy_nanoseconds(iteration.events) for iteration in worker.iterations if len(iteration.events.kernels)]
     seconds = min(busy, default=math.inf) / NANOSECONDS_PER_SECOND
     return worker.start is not None and seconds < _LAUNCH_BOUND * worker.start.call_seconds

@@ -14,7 +14,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.examination.choice import compare, recommend
+from layoutdoctor.examination.choice import compare, left_standing, recommend
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.deriving import (
     cures_together,
@@ -36,6 +36,7 @@ from layoutdoctor.workers.turns import (
     contenders_of,
     medians_of,
     stopped,
+    take_profiles,
     take_rounds,
     take_starts,
     time_starts,
@@ -231,7 +232,7 @@ class Run:
         baseline = baseline_of(self.workers)
         for worker in workers:
             if worker is not baseline and worker.start is not None:
-                worker.profile()
+                take_profiles([worker])
                 worker.end()
 
     def _compiled(self, running: Sequence[Worker]) -> None:
@@ -300,30 +301,35 @@ class Run:
         return {} if baseline is None else {baseline.name: 1.0, **medians_of(self.workers, baseline)}
 
     def _start_again(self) -> None:
+        """Times what could be recommended in further starts, until the table does not contradict the advice."""
         baseline = baseline_of(self.workers)
         if baseline is None:
             return
         found = contenders_of(self.workers, baseline)
-        if found:
-            at_once = 1
-            if self._on_gpu:  # the starts need its memory
-                self._profile()
-                self.end()
-                at_once = self._eager.room // (len(found) + 1)
-            self._watch.begin("timing the best again in further processes")
-            limit = self._budget * (1 - _ROUNDS_SHARE)
-            done = lambda number: self._watch.step(number / _USUAL_STARTS, f"start {number}")  # noqa: E731
+        if not found:
+            return
+        at_once = 1
+        if self._on_gpu:  # the starts need its memory
+            self._profile()
+            self.end()
+            at_once = self._eager.room // (len(found) + 1)
+        self._watch.begin("timing the best again in further processes")
+        limit = self._budget * (1 - _ROUNDS_SHARE)
+        done = lambda number: self._watch.step(number / _USUAL_STARTS, f"start {number}")  # noqa: E731
+        started: set[str] = set()
+        while found:
             take_starts(found, baseline, limit, self._meter, done, at_once=at_once)
-            self.show()
+            started.update(worker.name for worker in found)
+            standing = left_standing([one.trial for one in self.recordings()])
+            found = [worker for worker in self.workers if worker.name in standing and worker.name not in started]
+        self.show()
 
     def _profile(self) -> None:
         ready = [worker for worker in self.workers if worker.start is not None]
         if not ready:
             return
         self._watch.begin("profiling")
-        for number, worker in enumerate(ready):
-            worker.profile()
-            self._watch.step((number + 1) / len(ready), f"{number + 1} of {len(ready)}")
+        take_profiles(ready, lambda share: self._watch.step(share, "kernels"))
         for worker in ready:
             with contextlib.suppress(LostError):  # its profile was the end of it
                 assert worker.start is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import statistics
 import time
 import traceback
 from pathlib import Path
@@ -24,7 +25,7 @@ from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
-from layoutdoctor.measure.profiling import record_iterations, with_names_of_packages
+from layoutdoctor.measure.profiling import Recorder, with_names_of_packages
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.run.rehearsal import run_without_values
 from layoutdoctor.subjects.copies import layout_of
@@ -39,7 +40,7 @@ from layoutdoctor.subjects.prepare import (
     same_preparation_key,
 )
 from layoutdoctor.words import joined
-from layoutdoctor.workers.messages import Checked, Compiled, Failed, Profiled, Ready, Turned
+from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMemory, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.configurations import Target
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.subject import Configuration, Mode
-    from layoutdoctor.recording.recording import Iteration
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
+    from layoutdoctor.units import Seconds
     from layoutdoctor.workers.messages import Proposal
 
 _LOG_LINES = 12
@@ -90,6 +91,7 @@ class TrialWork:
         self._subject, self._configuration, self._mode, self._target = subject, configuration, mode, target
         self._capture = CompileCapture()
         self._call_seconds = 0.0
+        self._recorder = Recorder()
         self._trial = Trial(configuration=configuration, status="ok")
 
     # ------------------------------------------------------------------------------------------ the worker
@@ -255,40 +257,47 @@ class TrialWork:
 
     def turn(self, calls: int) -> Turned:
         """Times calls; before short ones, further calls fill the caches and wake threads for 20 ms."""
-        step = self.step
         self.stage = "measure"
         before = time.process_time()
         with global_settings(self._configuration):
-            if step.device == "cpu" and self._call_seconds < _LONG_CALL_SECONDS:
-                end = time.perf_counter() + _SETTLE_SECONDS
-                step()
-                while time.perf_counter() < end:
-                    step()
-            seconds = choose_timer(step.device)(step, calls)
+            seconds = self._timed(calls)
         return Turned(seconds=seconds, cpu_seconds=time.process_time() - before)
 
-    def profile(self, trace_file: str | None) -> Profiled:
-        """Profiled iterations and the most memory; a failure costs these only."""
+    def _timed(self, calls: int) -> tuple[Seconds, ...]:
+        step = self.step
+        if step.device == "cpu" and self._call_seconds < _LONG_CALL_SECONDS:
+            end = time.perf_counter() + _SETTLE_SECONDS
+            step()
+            while time.perf_counter() < end:
+                step()
+        return choose_timer(step.device)(step, calls)
+
+    def profile(self, calls: int, trace_file: str | None) -> Profiled:
+        """An iteration under the profiler, behind calls without it; a failure costs this iteration only."""
         step = self.step
         self.stage = "profile"
-        notes: list[str] = []
-        found: tuple[Iteration, ...] = ()
         with global_settings(self._configuration):
             try:
+                call_seconds = statistics.median(self._timed(calls)) if self._call_seconds else None
                 is_package = self._configuration.ahead_of_time  # its kernels have names of their own
                 captured = () if is_package else self._capture.captured
                 generated = [(graph.name, graph.kernel_names, module) for graph, module in captured]
                 trace = None if trace_file is None else Path(trace_file)
-                found = record_iterations(step.ready, step.device, generated, trace)
+                found = self._recorder.record(step.ready, step.device, generated, trace)
                 if is_package:
-                    found = tuple(with_names_of_packages(one, self._capture.graphs) for one in found)
+                    found = with_names_of_packages(found, self._capture.graphs)
             except Exception as error:  # the configuration still has its times and outputs
-                notes.append(f"the kernel list was not recorded: {first_line(error)}")
-            step.release()
-            peak = None
-            with contextlib.suppress(Exception):
-                peak = peak_memory(step, step.device)
-        return Profiled(iterations=found, peak_memory_bytes=peak, notes=tuple(notes))
+                return Profiled(notes=(f"the kernel list was not recorded: {first_line(error)}",))
+            finally:
+                step.release()
+        return Profiled(iteration=msgspec.structs.replace(found, call_seconds=call_seconds))
+
+    def measure_memory(self) -> MeasuredMemory:
+        """The most memory of one iteration."""
+        peak = None
+        with global_settings(self._configuration), contextlib.suppress(Exception):
+            peak = peak_memory(self.step, self.step.device)
+        return MeasuredMemory(peak_memory_bytes=peak)
 
 
 def _lower(trial: Trial, step: Step, lowering: TargetLowering) -> Trial:

@@ -31,6 +31,7 @@ from layoutdoctor.workers.messages import (
     Copied,
     Fork,
     Loaded,
+    MeasureMemory,
     Prepared,
     Profile,
     Ran,
@@ -303,7 +304,9 @@ class _Worker:
             case Turn():
                 return work.turn(order.calls)
             case Profile():
-                return work.profile(order.trace_file)
+                return work.profile(order.calls, order.trace_file)
+            case MeasureMemory():
+                return work.measure_memory()
             case Bandwidth():
                 return Copied(bytes_per_second=measure_copy_bandwidth(work.step.device))
             case _:

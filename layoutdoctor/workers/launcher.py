@@ -43,7 +43,7 @@ from layoutdoctor.workers.processes import (
     kill_with_all_it_started,
     last_seen,
     of_session,
-    passive_where_busy,
+    short_waits,
     what_matters,
     working_folder,
 )
@@ -324,7 +324,7 @@ class Launcher:
                 stdout=_standard_error(),
                 stderr=_standard_error(),
                 cwd=working_folder(self.directory),
-                env={**os.environ, **passive_where_busy(os.environ)},
+                env={**os.environ, **short_waits(os.environ)},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

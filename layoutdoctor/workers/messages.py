@@ -190,16 +190,26 @@ class Turn(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Profile(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run iterations under the profiler, one of them with its trace kept in a file."""
+    """
+    To a start: time so many calls, then run one iteration under the profiler.
 
+    Attributes:
+        trace_file: Where the trace of the quietest iteration so far is kept.
+    """
+
+    calls: int
     trace_file: str | None = None
+
+
+class MeasureMemory(Message, frozen=True, kw_only=True, tag=True):
+    """To a start: measure the most memory of one iteration."""
 
 
 class Bandwidth(Message, frozen=True, kw_only=True, tag=True):
     """To a start: measure how many bytes per second a copy of a large tensor moves."""
 
 
-Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | Bandwidth
+Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | MeasureMemory | Bandwidth
 
 
 # ---------------------------------------------------------------------------------------------- answers
@@ -305,11 +315,16 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Profiled(Message, frozen=True, kw_only=True, tag=True):
-    """Iterations under the profiler, and the most memory of one iteration."""
+    """An iteration under the profiler; None if there is none, with the reason in the notes."""
 
-    iterations: tuple[Iteration, ...] = ()
-    peak_memory_bytes: int | None = None
+    iteration: Iteration | None = None
     notes: tuple[str, ...] = ()
+
+
+class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
+    """Most bytes of tensors alive above the start of an iteration; None if torch cannot say."""
+
+    peak_memory_bytes: int | None
 
 
 class Copied(Message, frozen=True, kw_only=True, tag=True):
@@ -343,6 +358,7 @@ Answer = (
     | Ready
     | Turned
     | Profiled
+    | MeasuredMemory
     | Copied
     | Failed
     | Refused

@@ -33,8 +33,6 @@ _STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
 _GRACE_SECONDS = 0.5
 _LOOK_SECONDS = 0.05
-_LOAD_SECONDS = 0.2
-_BUSY_CORES = 0.3
 # Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
 _BLOCK_BYTES = 100_000
 _MOST_BLOCKS = 40
@@ -157,28 +155,20 @@ def busy_seconds() -> float | None:
     return None
 
 
-def passive_where_busy(environment: Mapping[str, str]) -> dict[str, str]:
+def short_waits(environment: Mapping[str, str]) -> dict[str, str]:
     """
-    Environment variables for a process that is to be timed, beside other programs.
+    Environment variables for a process that is to be timed; none if the user has chosen how threads wait.
 
-    A thread of OpenMP that waits for the others keeps its processor busy for a while. Where another program needs that
-    processor, this takes the time of the thread that it waits for: a call of 2 ms takes 7 to 95 ms, by chance.
+    A thread of GNU's OpenMP that waits for the others keeps its processor busy for up to 14 ms. If another program
+    needs that processor, the thread that it waits for loses this time: a call of 2 ms takes 7 to 95 ms, by chance.
+    Waits of half a millisecond still bridge the gaps between the operations of a call.
 
     Source:
-        ``OMP_WAIT_POLICY`` (OpenMP 5.0, 6.7), which is read when the library is loaded; measured in docs/measuring.md.
+        ``GOMP_SPINCOUNT`` (libgomp), which is read when the library is loaded; measured in docs/measuring.md.
     """
     if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         return {}
-    # A second, longer look: a command that ends in a moment is no reason.
-    is_busy = all(_others_are_busy(seconds) for seconds in (_LOAD_SECONDS, 4 * _LOAD_SECONDS))
-    return {"OMP_WAIT_POLICY": "PASSIVE"} if is_busy else {}
-
-
-def _others_are_busy(seconds: float) -> bool:
-    before, own = busy_seconds(), time.process_time()
-    time.sleep(seconds)
-    after, own = busy_seconds(), time.process_time() - own
-    return before is not None and after is not None and after - before - own >= _BUSY_CORES * seconds
+    return {"GOMP_SPINCOUNT": "10000"}
 
 
 def die_with(parent: int) -> None:

@@ -10,6 +10,7 @@ falls on another configuration each time.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import statistics
@@ -20,14 +21,15 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.examination.choice import (
     FEWEST_STARTS,
-    MOST_STARTS,
     NEAR_THE_BEST,
     choose_baseline,
     contenders,
     eligible_names,
     interval_over_starts,
     round_ratios,
+    start_ratios,
 )
+from layoutdoctor.recording.recording import contradicts_call
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.processes import busy_seconds, stop_all
 
@@ -40,9 +42,12 @@ if TYPE_CHECKING:
 _FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-channels-last", "eager")
 """Compiled first, so that the first table has the configurations that matter most."""
 ROUNDS_OF_ALL = 7
-FEWEST_ROUNDS = 3
+FEWEST_ROUNDS = 5
+ROUNDS_TO_JUDGE = 3
 MOST_ROUNDS = 25
 ROUNDS_OF_A_START = 9
+USUAL_STARTS = 5
+MOST_STARTS = 8
 UNKEPT_STARTS = 2
 _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
@@ -51,8 +56,19 @@ _MOST_CALLS = 8
 _PATIENCE = 3.0
 _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
+_WIDE = 1.10
+"""Upper over lower end of an interval over starts that is worth more starts than usual."""
 _HOPELESS = 2.0
-"""So many times slower than the best after the fewest rounds, a configuration is timed no further."""
+"""So many times slower than the best after three rounds, a configuration is timed no further."""
+_DISTURBED = 1.3
+_ROUNDS_TO_COMPARE = 4
+_MOST_AGAIN = 5
+"""Rounds that are taken again at most."""
+_MOST_PROFILES, _FEWEST_PROFILES, _MOST_PROFILES_AGAIN = 5, 3, 2
+_PROFILES_SECONDS = 1.5
+"""After this time no more than the fewest iterations of a configuration are profiled."""
+_LONG_PROFILE_SECONDS = 4.0
+"""What takes longer is profiled once."""
 
 
 def compile_side_by_side(
@@ -161,11 +177,12 @@ def take_rounds(
     """
     Times configurations in turns: seven rounds of all, then more of those that may be the fastest.
 
-    Every round begins with another one, and every second round goes backwards.
+    Every round begins with another one, and every second round goes backwards. A round that another program disturbed
+    is taken again.
 
     Args:
         workers: Ready ones, the baseline among them.
-        limit_seconds: At the end of this time no further round begins, after three.
+        limit_seconds: At the end of this time no further round begins, after five.
         on_round: Called with the count of rounds so far.
     """
     calls = calls_per_turn(workers)
@@ -176,25 +193,85 @@ def take_rounds(
             worker.rounds, worker.first_round = [], len(baseline.rounds)
     offset = len(baseline.rounds)
     begin = time.monotonic()
-    taking = list(workers)
+    taking, left_again = list(workers), _MOST_AGAIN
     with meter.during([worker.start for worker in workers if worker.start is not None]):
-        for number in range(MOST_ROUNDS):
-            seconds = time.monotonic() - begin
-            if number >= FEWEST_ROUNDS and seconds > limit_seconds:
+        for turn in range(MOST_ROUNDS + _MOST_AGAIN):
+            seconds, number = time.monotonic() - begin, len(baseline.rounds) - offset
+            if number >= MOST_ROUNDS or (number >= FEWEST_ROUNDS and seconds > limit_seconds):
                 break
-            if number == FEWEST_ROUNDS:
+            if number >= ROUNDS_TO_JUDGE:
                 taking = _hopeful(taking, baseline, offset)
             if number >= ROUNDS_OF_ALL or (number >= FEWEST_ROUNDS and seconds > limit_seconds / 2):
                 taking = _near_the_best(taking, baseline, offset)
                 if len(taking) < 2 or (number >= ROUNDS_OF_ALL and seconds > _ROUNDS_SECONDS):
                     break
-            first = number // 2 % len(taking)
+            first = turn // 2 % len(taking)
             order = [*taking[first:], *taking[:first]]
-            for worker in order[::-1] if number % 2 else order:
+            for worker in order[::-1] if turn % 2 else order:
                 worker.turn(calls)
             if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
                 break
-            on_round(number + 1)
+            disturbed = disturbed_rounds([one.rounds[max(offset - one.first_round, 0) :] for one in taking])
+            for index in disturbed[::-1][:left_again]:
+                _drop_round(workers, offset + index)
+                left_again -= 1
+            on_round(len(baseline.rounds) - offset)
+
+
+def disturbed_rounds(times: Sequence[Sequence[Seconds]]) -> list[int]:
+    """
+    Rounds in which another program slowed some configurations only, so that the round says nothing about their ratio.
+
+    Args:
+        times: Of each configuration, the time of each round; all have as many.
+
+    Returns:
+        Indices of the rounds in which one took ``_DISTURBED`` times longer than another one, each compared with its own
+        median over the rounds; none of fewer than ``_ROUNDS_TO_COMPARE`` rounds.
+    """
+    if len(times[0]) < _ROUNDS_TO_COMPARE:
+        return []
+    slowdowns = [[seconds / statistics.median(own) for seconds in own] for own in times]
+    return [number for number, of in enumerate(zip(*slowdowns, strict=True)) if max(of) > _DISTURBED * min(of)]
+
+
+def _drop_round(workers: Sequence[Worker], index: int) -> None:
+    """Removes a round, by its index among the baseline's, from all that were timed in it."""
+    for worker in workers:
+        if worker.first_round > index:
+            worker.first_round -= 1
+        elif index - worker.first_round < len(worker.rounds):
+            del worker.rounds[index - worker.first_round]
+
+
+def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object] = lambda share: None) -> None:
+    """
+    Records the kernels of configurations in turns, five iterations of each, and then the most memory of each.
+
+    A long iteration is recorded once. An iteration whose kernels seem to take longer than the call is recorded again.
+
+    Args:
+        workers: Those that were not profiled yet are.
+        on_round: Called with the share of the work that is done.
+    """
+    new = [worker for worker in workers if worker.start is not None and not worker.was_profiled]
+    taking = list(new)
+    spent = dict.fromkeys(new, 0.0)
+    for number in range(_MOST_PROFILES + _MOST_PROFILES_AGAIN):
+        for worker in list(taking):
+            begin = time.monotonic()
+            goes_on = worker.profile()
+            spent[worker] += time.monotonic() - begin
+            count = sum(not contradicts_call(one) for one in worker.iterations)
+            is_enough = spent[worker] > (_PROFILES_SECONDS if number + 1 >= _FEWEST_PROFILES else _LONG_PROFILE_SECONDS)
+            if not goes_on or is_enough or count >= _MOST_PROFILES:
+                taking.remove(worker)
+        on_round(min(1.0, (number + 1) / _MOST_PROFILES))
+        if not taking:
+            break
+    for worker in new:
+        worker.iterations = tuple(one for one in worker.iterations if not contradicts_call(one)) or worker.iterations
+        worker.measure_memory()
 
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
@@ -257,12 +334,12 @@ def baseline_of(workers: Sequence[Worker]) -> Worker | None:
 
 
 def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
-    """Those that may be the fastest, the best first, and the best without frozen weights."""
+    """Those that could be recommended, the best first."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
-    frozen = {worker.name for worker in workers if worker.configuration.freezes}
     by_name = {worker.name: worker for worker in workers}
-    return [by_name[name] for name in contenders(medians, frozen)]
+    configurations = {worker.name: worker.configuration for worker in workers}
+    return [by_name[name] for name in contenders(medians, configurations)]
 
 
 def take_starts(
@@ -275,26 +352,35 @@ def take_starts(
     at_once: int = 1,
 ) -> None:
     """
-    Starts contenders and baseline again, three to five times, and times each start in nine rounds.
+    Starts contenders and baseline again, three to eight times, and times each start in nine rounds.
+
+    Three are enough if all intervals are narrow; more than five are made only while one is wide.
 
     Args:
-        workers: The contenders.
-        limit_seconds: At the end of this time no further start begins, after three; after three times as long none.
+        workers: The contenders. They have as many starts as each other; other configurations are left out.
+        limit_seconds: At the end of this time no further start begins, after three, or while an interval is wide after
+            three times as long; after three times as long none.
         on_start: Called with the count of starts so far.
         at_once: How many starts of all may get ready side by side, before the first of them is timed.
     """
     begin = time.monotonic()
     waiting: list[list[Start]] = []
+    earlier = len(baseline.starts)
+    for worker in workers:
+        worker.starts += [()] * (earlier - len(worker.starts))
     try:
         for number in range(MOST_STARTS):
-            seconds = time.monotonic() - begin
-            if not waiting and seconds > (limit_seconds if number >= FEWEST_STARTS else _PATIENCE * limit_seconds):
+            seconds, count = time.monotonic() - begin, len(baseline.starts) - earlier
+            width = _widest(workers, baseline) if count >= FEWEST_STARTS else math.inf
+            is_wide = width > _WIDE
+            if width <= _NARROW or (count >= USUAL_STARTS and not is_wide):
                 break
-            if len(baseline.starts) >= FEWEST_STARTS and all(_is_narrow(worker, baseline) for worker in workers):
+            patience = _PATIENCE if number < FEWEST_STARTS or is_wide else 1.0
+            if not waiting and seconds > patience * limit_seconds:
                 break
             if not waiting:
-                count = max(min(at_once, FEWEST_STARTS - number), 1)
-                waiting = [begin_starts([baseline, *workers]) for _ in range(count)]
+                new = max(min(at_once, FEWEST_STARTS - number), 1)
+                waiting = [begin_starts([baseline, *workers]) for _ in range(new)]
             rounds = time_starts(waiting.pop(0), baseline.calls, meter)
             if rounds is None:
                 continue
@@ -306,13 +392,14 @@ def take_starts(
             _end(starts)
 
 
-def _is_narrow(worker: Worker, baseline: Worker) -> bool:
-    ratios = [
-        statistics.median(round_ratios(mine, theirs))
-        for mine, theirs in zip(baseline.starts, worker.starts, strict=True)
-    ]
-    low, _, high = interval_over_starts(ratios)
-    return high / low <= _NARROW
+def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
+    """Upper over lower end of the widest interval of the contenders."""
+    ratios = [start_ratios(baseline.starts, worker.starts) for worker in workers]
+    widths = []
+    for number, own in enumerate(ratios):
+        low, _, high = interval_over_starts(own, [*ratios[:number], *ratios[number + 1 :]])
+        widths.append(high / low)
+    return max(widths)
 
 
 def begin_starts(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> list[Start]:
@@ -347,14 +434,20 @@ def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[t
         for start in starts:
             start.wait_until_warm()
         times: list[list[Seconds]] = [[] for _ in starts]
-        begin = time.monotonic()
+        begin, left_again = time.monotonic(), _MOST_AGAIN
         with meter.during(starts):
-            for number in range(ROUNDS_OF_A_START):
-                if number >= FEWEST_ROUNDS and time.monotonic() - begin > _START_SECONDS:
+            for turn in range(ROUNDS_OF_A_START + _MOST_AGAIN):
+                number = len(times[0])
+                is_long = number >= ROUNDS_TO_JUDGE and time.monotonic() - begin > _START_SECONDS
+                if number >= ROUNDS_OF_A_START or is_long:
                     break
                 order = list(range(len(starts)))
-                for index in order if number % 2 else order[::-1]:
+                for index in order if turn % 2 else order[::-1]:
                     times[index].append(starts[index].turn(calls))
+                for disturbed in disturbed_rounds(times)[::-1][:left_again]:
+                    for own in times:
+                        del own[disturbed]
+                    left_again -= 1
         return [tuple(seconds) for seconds in times]
     except (LostError, LayoutDoctorError):  # such as a subject that cannot be loaded again
         return None

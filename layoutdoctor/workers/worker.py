@@ -22,6 +22,8 @@ from layoutdoctor.workers.messages import (
     Compile,
     Compiled,
     Fork,
+    MeasuredMemory,
+    MeasureMemory,
     Prepared,
     Profile,
     Profiled,
@@ -98,6 +100,8 @@ class Worker:
         starts: Seconds of each round of each further start.
         unkept: Seconds of a call in each process whose allocator gives memory back.
         iterations: Profiled iterations.
+        was_profiled: Whether an iteration was profiled, or failed in it.
+        start_is_lost: Whether the profiler was the end of the process that the rounds timed.
         forks: Whether a further start is a fork of this worker.
     """
 
@@ -121,7 +125,7 @@ class Worker:
         self._host, self._request, self._how = host, request, how
         self._deadline: float | None = None
         self.iterations: tuple[Iteration, ...] = ()
-        self._was_profiled = self._is_checked = False
+        self.was_profiled = self.start_is_lost = self._is_checked = False
         self.forks = False
         self.compile_seconds: Seconds | None = None
         self._peak_memory_bytes: int | None = None
@@ -267,21 +271,37 @@ class Worker:
             if self.start is not None:
                 self.rounds.append(self.start.turn(calls))
 
-    def profile(self) -> None:
-        """Records its kernels; if that fails, it still has its times and outputs."""
-        if self.start is None or self._was_profiled:
-            return
+    def profile(self) -> bool:
+        """
+        Records its kernels in one more iteration; if that fails, it still has its times and outputs.
+
+        Returns:
+            Whether a further iteration can be recorded.
+        """
+        if self.start is None:
+            return False
         folder, file = self._request.trace_directory, None
         if folder is not None:
             file = str(Path(folder) / f"{file_name_of(self.name)}{TRACE_SUFFIX}")
         try:
-            seen = self.start.process.ask(Profile(trace_file=file), Profiled)
+            seen = self.start.process.ask(Profile(calls=self.calls, trace_file=file), Profiled)
         except LostError as lost:
             self.observe(notes=(*self.trial.notes, f"the kernel list was not recorded: {lost}"))
-            return
-        self.iterations, self._was_profiled = seen.iterations, True
-        self._peak_memory_bytes = seen.peak_memory_bytes
-        self.observe(notes=(*self.trial.notes, *seen.notes))
+            self.start_is_lost = True
+            return False
+        self.was_profiled = True
+        self.observe(notes=tuple(dict.fromkeys((*self.trial.notes, *seen.notes))))
+        if seen.iteration is None:
+            return False
+        self.iterations = (*self.iterations, seen.iteration)
+        return True
+
+    def measure_memory(self) -> None:
+        """Measures its most memory, if its process can still be asked."""
+        if self.start is not None and not self.start_is_lost:
+            with contextlib.suppress(LostError):
+                seen = self.start.process.ask(MeasureMemory(), MeasuredMemory)
+                self._peak_memory_bytes = seen.peak_memory_bytes
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
@@ -349,6 +369,6 @@ class Worker:
             head=head,
             trial=msgspec.structs.replace(self.trial, measurement=self.measurement),
             iterations=self.iterations,
-            was_profiled=self._was_profiled or (self.is_static and self.is_ok),
+            was_profiled=self.was_profiled or (self.is_static and self.is_ok),
             how=self._how,
         )

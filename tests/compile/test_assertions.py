@@ -50,7 +50,7 @@ class Planting(RoundTrips):
 @pytest.mark.parametrize(
     ("module", "name", "reason"),
     [
-        ("run.trial", "record_iterations", "the kernel list was not recorded: RuntimeError: planted"),
+        ("run.trial", "Recorder.record", "the kernel list was not recorded: RuntimeError: planted"),
         ("capture.session", "fx_nodes", "graph 0 was not recorded: FX nodes: RuntimeError: planted"),
         ("capture.session", "_graph_record", "RuntimeError: planted"),
     ],

@@ -297,6 +297,17 @@ def summarize(
     )
 
 
+def working_seconds(tree: Sequence[HostOperation]) -> float:
+    """Time in operations that compute, or that ran a primitive of oneDNN; of nested ones the outermost counts."""
+    working = {id(entry) for entry in tree if entry.primitives or _is_kernel(entry)}
+    outermost = (
+        entry
+        for entry in tree
+        if id(entry) in working and not any(id(one) in working for one in entry.around() if one is not entry)
+    )
+    return sum(entry.seconds for entry in outermost)
+
+
 def _is_kernel(entry: HostOperation) -> bool:
     """Whether an operation that ran no primitive moves or computes elements in its own code."""
     if not _may_work(entry):

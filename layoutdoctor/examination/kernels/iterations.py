@@ -1,57 +1,133 @@
 """
-Several iterations of the same work: each operation counts with its least time.
+Several iterations of the same work: each operation counts with the median of its times, as shares of a call.
 
-Another program may disturb any iteration, but seldom the same operation in all of them.
+The machine may be faster or slower during any iteration, and so is the call that was timed beside it.
 """
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, working_seconds
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from layoutdoctor.examination.kernels.host import HostOperation
     from layoutdoctor.recording.onednn import OnednnLog
     from layoutdoctor.recording.recording import Iteration, RecordedTrace
+    from layoutdoctor.units import Seconds
 
     Timed = tuple[Sequence[Hashable], Sequence[float]]
     """Names in the order in which they ran, and the time of each: seconds, or nanoseconds of a GPU's kernels."""
 
 
-def _least(own: Timed, others: Iterable[Timed]) -> list[float]:
-    """The least time of each name; an iteration in which other names or another order ran does not count."""
-    ran, seconds = own
-    same = [times for names, times in others if list(names) == list(ran)]
-    return [min(times) for times in zip(seconds, *same, strict=True)]
+_MOST_OF_AN_EVENT_SECONDS = 10e-6
+"""The profiler and oneDNN's log slow a call by at most so much for each operation or primitive that they record."""
 
 
-def with_least_times(iteration: Iteration, others: Sequence[Iteration]) -> Iteration:
-    """An iteration whose oneDNN primitives and kernels on a GPU have the least of their times in all iterations."""
-    log, events = iteration.log, iteration.events
-    if log is not None:
-        times = _least(_primitives(log), (_primitives(one.log) for one in others if one.log is not None))
-        primitives = [replace(one, seconds=seconds) for one, seconds in zip(log.primitives, times, strict=True)]
-        log = replace(log, primitives=primitives)
-    if len(events.kernels):
+class Shares:
+    """
+    The times of several iterations as shares of a call.
+
+    An operation's time is divided by that of its own iteration, because the machine's speed changes between iterations.
+    On a CPU this is the profiled call, less the time that the profiler adds to it.
+
+    Attributes:
+        between_seconds: Time of a call in which no kernel runs; None if the iterations were not timed.
+
+    Args:
+        iterations: The first one is the one whose times are set.
+        call_seconds: Time of a call, as reports show it; None leaves the times as they were recorded.
+    """
+
+    def __init__(self, iterations: Sequence[Iteration], call_seconds: Seconds | None) -> None:
+        self._iterations = iterations
+        self._factors = [1.0] * len(iterations)
+        self.between_seconds: Seconds | None = None
+        whole = [_call_seconds(one, _profiler_seconds(iterations)) for one in iterations]
+        if call_seconds is None or None in whole:
+            return
+        working = [_working_seconds(one) for one in iterations]
+        longest = [max(of or 0.0, work) for of, work in zip(whole, working, strict=True)]
+        self._factors = [call_seconds / of for of in longest]
+        idle = statistics.median(1 - work / of for of, work in zip(longest, working, strict=True))
+        self.between_seconds = idle * call_seconds
+
+    def of_primitives(self) -> OnednnLog | None:
+        """The first iteration's log of oneDNN, with the times of its primitives."""
+        log = self._iterations[0].log
+        if log is None:
+            return None
+        times = self._medians([None if one.log is None else _primitives(one.log) for one in self._iterations])
+        return replace(
+            log,
+            primitives=[replace(one, seconds=seconds) for one, seconds in zip(log.primitives, times, strict=True)],
+        )
+
+    def of_kernels(self) -> RecordedTrace:
+        """The first iteration's events, with the times of its kernels on a GPU."""
+        events = self._iterations[0].events
+        if not len(events.kernels):
+            return events
         import numpy as np  # late: no saved diagnosis needs it
 
-        least = _least(_kernels(events), (_kernels(one.events) for one in others))
-        events = replace(events, kernels=replace(events.kernels, duration=np.array(least, np.int64)))
-    return msgspec.structs.replace(iteration, events=events, log=log)
+        times = self._medians([_kernels(one.events) for one in self._iterations])
+        return replace(events, kernels=replace(events.kernels, duration=np.rint(times).astype(np.int64)))
+
+    def set_times(self, tree: Sequence[HostOperation]) -> None:
+        """Sets the times of the first iteration's operations."""
+        ordered = _by_thread(tree)
+        others = [_operations(_by_thread(operation_tree(one.events))) for one in self._iterations[1:]]
+        for entry, seconds in zip(ordered, self._medians([_operations(ordered), *others]), strict=True):
+            entry.seconds = seconds
+
+    def _medians(self, timed: Sequence[Timed | None]) -> list[float]:
+        """The median time of each name; an iteration in which other names or another order ran does not count."""
+        own = timed[0]
+        assert own is not None
+        known = [(one, factor) for one, factor in zip(timed, self._factors, strict=True) if one is not None]
+        same = [
+            [factor * seconds for seconds in times] for (names, times), factor in known if list(names) == list(own[0])
+        ]
+        return [statistics.median(times) for times in zip(*same, strict=True)]
 
 
-def take_least_times(tree: Sequence[HostOperation], others: Sequence[Iteration]) -> None:
-    """Sets the time of each operation of an iteration to its least time in all iterations."""
-    ordered = _by_thread(tree)
-    times = _least(_operations(ordered), (_operations(_by_thread(operation_tree(one.events))) for one in others))
-    for entry, seconds in zip(ordered, times, strict=True):
-        entry.seconds = seconds
+def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | None:
+    """Time of an iteration without what the profiler adds; on a GPU of the call beside it. None if not timed."""
+    if iteration.device != "cpu" or iteration.profiled_seconds is None:
+        return iteration.call_seconds
+    return iteration.profiled_seconds - profiler_seconds
+
+
+def _profiler_seconds(iterations: Sequence[Iteration]) -> Seconds:
+    """The time that the profiler adds to an iteration, as far as it can be explained by the number of events."""
+    added = [
+        one.profiled_seconds - one.call_seconds
+        for one in iterations
+        if one.profiled_seconds is not None and one.call_seconds is not None
+    ]
+    first = iterations[0]
+    count = len(first.events.operations) + (0 if first.log is None else len(first.log.primitives))
+    return min(max(0.0, statistics.median(added)), count * _MOST_OF_AN_EVENT_SECONDS) if added else 0.0
+
+
+def _working_seconds(iteration: Iteration) -> Seconds:
+    """Time in which kernels ran, and the calls of a library around its kernels."""
+    kernels = iteration.events.kernels
+    if len(kernels):
+        total = end = 0
+        for start, duration in zip(kernels.start.tolist(), kernels.duration.tolist(), strict=True):
+            total += max(0, start + duration - max(start, end))
+            end = max(end, start + duration)
+        return total / NANOSECONDS_PER_SECOND
+    tree = operation_tree(iteration.events)
+    if iteration.log is not None:
+        place_primitives(tree, iteration.log, base_seconds(iteration.events))
+    return working_seconds(tree)
 
 
 def _by_thread(tree: Sequence[HostOperation]) -> list[HostOperation]:

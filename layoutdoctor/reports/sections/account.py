@@ -32,7 +32,9 @@ _KINDS = {
     "data_movement": ("data moved by {}", "it moves data and computes nothing"),
     "not_aligned": ("operations without a counterpart", "no counterpart was found"),
     "small": ("{}", "small differences"),
-    "outside_kernels": ("outside kernels", "cause not known"),
+    "around_kernels": ("around the kernels of library calls", "memory and lookups of the library"),
+    "between_kernels": ("between kernels", "Python, guards and launching: no kernel runs"),
+    "outside_kernels": ("not recorded", "cause not known"),
 }
 """How a row of each kind reads within a sentence, and the reason in the table."""
 
@@ -149,7 +151,7 @@ def row_name(row: AccountRow) -> str:
     """The subject of a row in a few words."""
     if row.kind == "small":
         return f"{clean(row.detail or 'rows')}, each small"
-    if row.kind in ("outside_kernels", "not_aligned"):
+    if row.kind in ("around_kernels", "between_kernels", "outside_kernels", "not_aligned"):
         return _KINDS[row.kind][0]
     operations = listing((clean(name, KERNEL_LENGTH) for name in row.operations), 3) or "an operation"
     return f"{operations} (backward)" if row.backward else operations

@@ -237,17 +237,35 @@ def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
     assert row.slower_kernels == ("convolution gemm:ref",)
 
 
-def test_kernels_that_contradict_the_calls_account_for_nothing() -> None:
-    def found(kernel_milliseconds: float) -> int:
-        slow = ran("inductor", in_eager("relu", kernel_milliseconds), takes=7.3, graph=eager(at(1, "relu")))
-        fast = ran("eager", in_eager("relu", 6), takes=6.6, graph=eager(at(1, "relu")))
-        comparison = a_comparison(a_ratio("eager", 1.1), fastest=("eager",))
-        advice = a_recommendation("eager")
-        return len(accounts_of(a_diagnosis(slow, fast, comparison=comparison, recommendation=advice)))
+def test_the_time_of_the_host_alone_has_rows_of_its_own() -> None:
+    def found(slow: tuple[float | None, float | None], fast: tuple[float | None, float | None]) -> dict[str, float]:
+        trials = []
+        for name, takes, (around, between) in (("inductor", 10, slow), ("eager", 7, fast)):
+            trial = ran(name, in_eager("relu", 5), takes=takes, graph=eager(at(1, "relu")))
+            seconds = [None if one is None else one * MS for one in (around, between)]
+            kernels = msgspec.structs.replace(trial.kernels, around_seconds=seconds[0], between_seconds=seconds[1])
+            trials.append(msgspec.structs.replace(trial, kernels=kernels))
+        made = account(*trials)
+        assert made is not None
+        return {row.kind: row.seconds / MS for row in made.rows}
 
-    assert found(7.3) == 1
-    assert found(10.2) == 0  # 4.2 ms more in kernels, 0.7 ms in calls: it was profiled on a slower machine
-    assert found(5.0) == 0  # 1 ms less in kernels
+    expected = {"around_kernels": 2.0, "between_kernels": 1.0, "outside_kernels": 0.0}
+    assert found((3.0, 2.0), (1.0, 1.0)) == pytest.approx(expected)
+    assert found((3.0, 2.0), (None, None)) == pytest.approx({"outside_kernels": 3.0})
+
+
+def test_small_rows_with_the_same_operations_are_added_up() -> None:
+    nodes = [at(line, f"relu_{line}") for line in range(200)]
+    slow = ran("inductor", *[in_eager(node.name, 0.02) for node in nodes], takes=10, graph=eager(*nodes))
+    fast = ran("eager", *[in_eager(node.name, 0.01) for node in nodes], takes=8, graph=eager(*nodes))
+
+    made = account(slow, fast)
+
+    assert made is not None
+    (row, rest) = made.rows
+    assert (row.kind, row.operations, row.count) == ("operation", ("relu",), 200)
+    assert row.seconds == pytest.approx(2 * MS)
+    assert rest.seconds == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_default_is_told_against_the_recommended_and_against_eager_where_that_is_faster() -> None:

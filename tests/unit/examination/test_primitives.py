@@ -9,7 +9,7 @@ from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence
-from layoutdoctor.measure.profiling import record_iteration
+from layoutdoctor.measure.profiling import Recorder
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(
         (module(x) ** 2).sum().backward()
 
     step()
-    recording = record_iteration(step, "cpu", (), tmp_path_factory.mktemp("trace") / "trace.json")
+    recording = Recorder().record(lambda: step, "cpu", ())
     tree = operation_tree(recording.events)
     assert recording.log is not None
     if not recording.log.primitives:

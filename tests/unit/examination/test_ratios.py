@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.examination.choice import (
     COVERAGE,
+    call_seconds,
     interval_over_rounds,
     interval_over_starts,
     judge,
     ratio_of,
+    speed_change,
     with_shown_times,
 )
 
@@ -99,7 +102,7 @@ def test_a_ratio_is_over_the_further_starts_if_both_have_two() -> None:
     assert both is not None
     assert once is not None
     assert both.start_ratios == pytest.approx((1.25, 1.25))
-    assert (both.median, both.verdict, both.round_count) == (pytest.approx(1.2448, abs=1e-4), FASTER, 9)
+    assert (both.median, both.verdict, both.round_count) == (pytest.approx(1.25), FASTER, 9)
     assert three is not None
     assert three.median == pytest.approx(1.25)  # with three starts the first process has no part in it
     assert (once.start_ratios, once.median) == ((), pytest.approx(2.0))
@@ -117,6 +120,37 @@ def test_the_shown_time_times_the_ratio_is_the_baselines_time(base: float, round
 
     assert default.measurement is not None
     assert other.measurement is not None
-    assert default.measurement.median_seconds == base
-    assert other.measurement.median_seconds * ratio.median == pytest.approx(base)
+    assert default.measurement.median_seconds == call_seconds(measured)
+    assert other.measurement.median_seconds * ratio.median == pytest.approx(call_seconds(measured))
     assert other.measurement.round_seconds == tuple(one for _, one in rounds)
+
+
+def test_a_call_takes_what_it_takes_while_the_machine_is_fast() -> None:
+    steady = a_measurement(*[10e-3, 10.4e-3, 10.2e-3] * 5)
+    changed = a_measurement(*[17e-3] * 15, starts=((10e-3, 10.4e-3, 10.2e-3) * 3,))
+
+    assert (call_seconds(steady), speed_change(steady)) == (10.2e-3, pytest.approx(1.04))
+    assert (call_seconds(changed), speed_change(changed)) == (10.2e-3, pytest.approx(17 / 10.4))
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "coverage", "width"),
+    [(0.02, 0.02, 0.95, 0.75), (0.01, 0.02, 0.97, 0.9), (0.03, 0.015, 0.9, 0.7)],
+)
+def test_the_scatter_of_other_configurations_narrows_the_interval(
+    own: float, others: float, coverage: float, width: float
+) -> None:
+    """It covers as often as it says if all scatter alike, and nearly if one scatters twice as much as the others."""
+    generator = random.Random(5)
+    covered, widths = 0, [0.0, 0.0]
+    for _ in range(3000):
+        default = [generator.gauss(0, others / 2) for _ in range(3)]
+        scatters = [own, others, others, others]
+        drawn = [[math.exp(one + generator.gauss(0, scatter)) for one in default] for scatter in scatters]
+        low, median, high = interval_over_starts(drawn[0], drawn[1:])
+        covered += low <= 1.0 <= high
+        assert median == pytest.approx(statistics.median(drawn[0]))
+        alone = interval_over_starts(drawn[0])
+        widths = [widths[0] + math.log(high / low), widths[1] + math.log(alone[2] / alone[0])]
+    assert covered / 3000 >= coverage
+    assert widths[0] < width * widths[1]

@@ -100,10 +100,3 @@ def test_what_has_cuda_graphs_or_cannot_have_them_is_not_sent_there(changes: dic
 
     (remark,) = (remark for remark in build_remarks(changed) if "launch-bound" in remark)
     assert remark.endswith(f"most of a call{advice}")
-
-
-def test_kernel_times_that_cannot_be_true_say_nothing_of_waiting() -> None:
-    kernels = diagnosed_call(kernel_nanoseconds=20_000, call_seconds=5e-6).trials[0].kernels
-
-    assert kernels is not None
-    assert (kernels.seconds, kernels.waiting) == (None, None)

@@ -12,10 +12,9 @@ import torch
 from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
+    Recorder,
     named_kernels,
     quiet_profiler,
-    record_iteration,
-    record_iterations,
     verbose_onednn,
 )
 
@@ -34,9 +33,9 @@ def step() -> None:
         torch.conv2d(torch.ones(2, 16, 8, 8), torch.ones(16, 16, 3, 3)).relu()
 
 
-def test_one_iteration_is_recorded_with_operations_and_log(tmp_path: Path) -> None:
+def test_one_iteration_is_recorded_with_operations_and_log() -> None:
     step()
-    recording = record_iteration(step, "cpu", (), tmp_path / "trace.json")
+    recording = Recorder().record(lambda: step, "cpu", ())
     names = [operation.name for operation in operation_tree(recording.events)]
 
     assert names.count("aten::conv2d") == 1
@@ -48,10 +47,10 @@ def test_one_iteration_is_recorded_with_operations_and_log(tmp_path: Path) -> No
         assert recording.log.has_timestamps
 
 
-def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(
+def test_of_several_iterations_the_trace_of_the_quietest_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = iter([7, 4, 5, 6, 8])
+    sizes = iter([1, 7, 1, 4, 1, 5])  # the first of two warms up
 
     def rows(iteration: Iteration) -> int:
         (product,) = (o for o in operation_tree(iteration.events) if o.name == "aten::mm")
@@ -63,10 +62,10 @@ def test_a_few_iterations_are_recorded_and_the_trace_of_the_quietest_is_kept(
         return lambda: _product(a)
 
     monkeypatch.setattr(profiling, "unrest", rows)  # in place of their times, which another program may change
-    recordings = record_iterations(prepare, "cpu", (), tmp_path / "trace.json.gz")
+    recorder = Recorder()
+    recordings = [recorder.record(prepare, "cpu", (), tmp_path / "trace.json.gz") for _ in range(3)]
 
-    assert [rows(recording) for recording in recordings] == [7, 4, 5, 6, 8][: len(recordings)]
-    assert 3 <= len(recordings) <= 5
+    assert [rows(recording) for recording in recordings] == [7, 4, 5]
     kept = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
     products = [event for event in kept["traceEvents"] if event.get("name") == "aten::mm"]
     assert [event["args"]["Input Dims"][0] for event in products] == [[4, 4]]
@@ -77,9 +76,12 @@ def test_on_a_gpu_the_trace_is_read_whole_and_what_was_queued_before_has_ended(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", asked.append)
-    recording = record_iteration(lambda: asked.append("the iteration") or step(), "cuda:1", (), tmp_path / "trace.json")
+    iteration = lambda: asked.append("the iteration") or step()  # noqa: E731
+    recording = Recorder().record(lambda: iteration, "cuda:1", (), tmp_path / "trace.json")
 
-    assert asked == ["cuda:1", "the iteration", "cuda:1"]
+    warm, recorded = asked[:2], asked[2:]
+    assert warm == ["the iteration", "cuda:1"]
+    assert recorded == ["cuda:1", "the iteration", "cuda:1"]
     assert recording.device == "cuda"
     assert (recording.log, recording.lacks) == (None, ())
     assert len(recording.events.kernels) == 0
@@ -133,13 +135,13 @@ def generated(**kernels: Any) -> GeneratedCode:
     return "graph 0", tuple(kernels), module
 
 
-def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back(tmp_path: Path) -> None:
+def test_generated_kernels_run_in_a_range_with_their_name_and_are_put_back() -> None:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         return x.relu()
 
     item = generated(kernel=kernel)
     module = item[-1]
-    recording = record_iteration(lambda: module.call(torch.ones(3)), "cpu", [item], tmp_path / "trace.json")
+    recording = Recorder().record(lambda: lambda: module.call(torch.ones(3)), "cpu", [item])
     ranges = [operation for operation in operation_tree(recording.events) if operation.row is None]
 
     assert [entry.name for entry in ranges if "layoutdoctor" in entry.name] == ["layoutdoctor::graph 0::kernel"]

@@ -26,7 +26,6 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.examination.examine import without_kernel_seconds
 from layoutdoctor.rules.library import LD111
 
 if TYPE_CHECKING:
@@ -110,8 +109,6 @@ def test_it_is_a_warning_from_five_percent_or_where_convolutions_pay_a_tenth(tol
             "It is a warning from five percent or where convolutions pay a tenth and silent where nobody feels it",
             findings(conversion, kernels=recorded),
         )
-    doubted = without_kernel_seconds(a_trial(kernels=on_a_gpu(there(1, seconds=1e-3), back(1, seconds=1e-3))))
-    told("On a gpu whose times cannot be true it is a note with bytes", LD111.check(a_diagnosis(doubted)))
 
 
 def test_what_it_says(told: Told) -> None:

@@ -178,7 +178,7 @@ def a_gpu_worker(name: str, busy_seconds: float | None) -> Worker:
         with recorder.operation("aten::relu"):
             recorder.kernel("k", takes=round(busy_seconds * 1e9))
         made.iterations = (Iteration(events=recorder.trace(), device="cuda"),)
-    made._was_profiled = True
+    made.was_profiled = True
     return made
 
 

@@ -32,6 +32,8 @@ from layoutdoctor.workers.messages import (
     Fork,
     Load,
     Loaded,
+    MeasuredMemory,
+    MeasureMemory,
     Opened,
     Order,
     Prepared,
@@ -62,7 +64,8 @@ ORDERS = [
     Check(path=None),
     WarmUp(),
     Turn(calls=3),
-    Profile(trace_file="t"),
+    Profile(calls=2, trace_file="t"),
+    MeasureMemory(),
     Bandwidth(),
 ]
 ANSWERS = [
@@ -74,7 +77,8 @@ ANSWERS = [
     Checked(trial=a_trial(kernels=None), proposals=(PROPOSAL,)),
     Ready(call_seconds=1e-3),
     Turned(seconds=(1e-3, 2e-3), cpu_seconds=0.5),
-    Profiled(iterations=a_recording().iterations, peak_memory_bytes=7),
+    Profiled(iteration=a_recording().iterations[0], notes=("n",)),
+    MeasuredMemory(peak_memory_bytes=7),
     Copied(bytes_per_second=None),
     Failed(failure=Failure(kind="run", message="RuntimeError: boom", log="one\ntwo"), proposals=(PROPOSAL,)),
     Refused(kind="UsageError", message="cannot"),

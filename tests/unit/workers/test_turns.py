@@ -119,7 +119,7 @@ def test_a_baseline_that_fails_ends_the_rounds_and_the_next_one_is_the_baseline(
     assert baseline_of([baseline, other, third]) is other
 
 
-def test_no_round_begins_after_the_limit_but_three_are_taken(clock: Clock) -> None:
+def test_no_round_begins_after_the_limit_but_five_are_taken(clock: Clock) -> None:
     def timed(limit_seconds: float) -> list[int]:
         baseline, near, far = (
             a_worker(name, seconds, clock=clock) for name, seconds in (("inductor", 1.0), ("a", 0.9), ("b", 1.2))
@@ -127,9 +127,9 @@ def test_no_round_begins_after_the_limit_but_three_are_taken(clock: Clock) -> No
         take_rounds([baseline, near, far], baseline, limit_seconds, LoadMeter())
         return counts(baseline, near, far)
 
-    assert timed(0.1) == [3, 3, 3]
-    assert timed(13.0) == [5, 5, 3]  # 9.3 s after three rounds: in the second half only those near the best
-    assert timed(30.0) == [7, 7, 5]  # as is after seven rounds what took longer than 8 s
+    assert timed(0.1) == [5, 5, 5]
+    assert timed(19.0) == [7, 7, 5]  # 15.5 s after five rounds: in the second half only those near the best
+    assert timed(60.0) == [7, 7, 7]  # after seven rounds what took longer than 8 s ends
 
 
 def test_a_configuration_that_comes_later_is_compared_over_the_rounds_that_it_shares() -> None:
@@ -150,7 +150,7 @@ def test_a_configuration_that_comes_later_is_compared_over_the_rounds_that_it_sh
 
 
 def test_what_has_fewer_rounds_is_compared_with_what_has_most_because_some_rounds_may_have_been_disturbed() -> None:
-    baseline = a_worker("inductor", [3.0] * 7 + [1.0] * 18)  # other programs slowed it down, and it alone
+    baseline = a_worker("inductor", [3.0] * 7 + [1.0] * 23)  # other programs slowed it down, and it alone
     best, dropped = a_worker("a", 0.7), a_worker("eager", 1.25)
 
     take_rounds([baseline, best, dropped], baseline, FOREVER, LoadMeter())
@@ -196,9 +196,10 @@ def test_the_baseline_is_the_default_if_it_runs_else_the_first_that_does() -> No
 
 
 # ---------------------------------------------------------------------------------------------- starts
-def test_narrow_intervals_need_three_starts_and_wide_ones_get_five() -> None:
-    baseline = a_worker("inductor", again=[1.0] * 9)
-    steady, wild = a_worker("a", again=[0.5] * 9), a_worker("b", again=[0.5, 0.6, 0.4, 0.55, 0.45, 0.5])
+def test_narrow_intervals_need_three_starts_others_five_and_wide_ones_eight() -> None:
+    baseline = a_worker("inductor", again=[1.0] * 16)
+    steady, wild = a_worker("a", again=[0.5] * 9), a_worker("b", again=[0.5, 0.6, 0.4, 0.55, 0.45, 0.5, 0.6, 0.4, 0.5])
+    uneven = a_worker("c", again=[0.5, 0.48, 0.51, 0.5, 0.49, 0.5])
     done: list[int] = []
 
     take_starts([steady], baseline, FOREVER, LoadMeter(), done.append)
@@ -206,8 +207,11 @@ def test_narrow_intervals_need_three_starts_and_wide_ones_get_five() -> None:
     assert steady.starts == [(0.5,) * 9] * 3
     assert len(baseline.starts) == 3
     baseline.starts = []
+    take_starts([uneven], baseline, FOREVER, LoadMeter())
+    assert len(uneven.starts) == len(baseline.starts) == 5
     take_starts([wild], baseline, FOREVER, LoadMeter())
-    assert len(wild.starts) == len(baseline.starts) == 5
+    assert len(wild.starts) == len(baseline.starts) == 13
+    assert wild.starts[:5] == [()] * 5  # what was not timed beside it
 
 
 def test_a_start_that_fails_costs_that_start_for_all_and_ends_its_processes() -> None:

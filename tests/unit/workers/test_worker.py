@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import statistics
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.workers.messages import Check, Checked, Fork, Profile, Profiled, Proposal, Request, Turn, WarmUp
+from layoutdoctor.examination.choice import speed_change
+from layoutdoctor.workers.messages import (
+    Check,
+    Checked,
+    Fork,
+    MeasureMemory,
+    Profile,
+    Profiled,
+    Proposal,
+    Request,
+    Turn,
+    WarmUp,
+)
+from layoutdoctor.workers.turns import take_profiles
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -122,19 +135,21 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
         assert (worker.start, worker.process) == (None, None)
 
 
-def test_kernels_are_recorded_once() -> None:
-    iterations = a_recording().iterations
-    process = Asked(Profiled(iterations=iterations, peak_memory_bytes=7, notes=("n",)))
+def test_five_iterations_are_profiled_once() -> None:
+    iteration = a_recording().iterations[0]
+    process = Asked(Profiled(iteration=iteration, notes=("n",)))
     worker = compiled(Forking(process), trace_directory="/t")
     worker.open(None)
     worker.turn(1)
-    worker.profile()
-    worker.profile()
+
+    take_profiles([worker])
+    take_profiles([worker])
 
     recording = worker.recording(HEAD)
-    assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), Profile(trace_file="/t/inductor.json.gz")]
+    profile = Profile(calls=1, trace_file="/t/inductor.json.gz")
+    assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), *[profile] * 5, MeasureMemory()]
     assert recording.was_profiled
-    assert recording.iterations is iterations
+    assert recording.iterations == (iteration,) * 5
     assert recording.trial.measurement is not None
     assert recording.trial.measurement.peak_memory_bytes == 7
     assert recording.trial.notes == ("n",)
@@ -146,7 +161,8 @@ def test_without_kernels_the_times_stay() -> None:
     assert worker.start is not None
     assert worker.start.call_seconds == 0.0  # what is only recorded is not warmed up
     worker.turn(1)
-    worker.profile()
+
+    take_profiles([worker])
 
     assert worker.is_ok
     assert worker.trial.notes == ("the kernel list was not recorded: the process died of signal 11",)
@@ -157,19 +173,20 @@ def test_without_kernels_the_times_stay() -> None:
     assert len(worker.rounds) == 1
 
 
-def test_its_time_is_that_of_further_starts_if_there_are_any() -> None:
-    worker = a_worker(script=[3.0, 1.0, 2.0])
+def test_its_time_is_that_of_the_fast_rounds_of_all_processes() -> None:
+    worker = a_worker(script=[1.0, 1.1, 1.04])
     assert worker.measurement is None
     for _ in range(3):
         worker.turn(1)
     assert worker.measurement is not None
-    assert worker.measurement.median_seconds == statistics.median([3.0, 1.0, 2.0])
+    assert worker.measurement.median_seconds == 1.04
 
-    worker.starts, worker.unkept = [(5.0, 6.0, 7.0), (8.0,), (9.0,)], (5.0, 6.0)
+    worker.starts, worker.unkept = [(5.0, 6.0, 7.0), (1.05, 1.06)], (5.0, 6.0)  # the machine was slow for a while
 
-    assert worker.measurement.median_seconds == 8.0
-    assert worker.measurement.starts == ((5.0, 6.0, 7.0), (8.0,), (9.0,))
+    assert worker.measurement.median_seconds == 1.05
+    assert worker.measurement.starts == ((5.0, 6.0, 7.0), (1.05, 1.06))
     assert worker.measurement.unkept_seconds == (5.0, 6.0)
+    assert speed_change(worker.measurement) == pytest.approx(5.0 / 1.05)
 
 
 def test_what_times_kernels_to_choose_one_says_so() -> None:
