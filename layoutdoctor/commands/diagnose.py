@@ -37,8 +37,8 @@ from layoutdoctor.diagnosis.configurations import (
     check_package,
     choose_configurations,
     find_target,
-    is_a_group,
     read_compile_arguments,
+    what_follows,
 )
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
@@ -264,7 +264,7 @@ def diagnose_calls(
     from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
 
     shapes = {(one.inputs, one.subject_directory) for one in requests.values()}
-    if len(shapes) > 1 and (is_a_group(arguments.configurations) or arguments.configurations == QUICK):
+    if len(shapes) > 1 and (what_follows(arguments.configurations) or arguments.configurations == QUICK):
         tried = (*plan.request.configurations, ONCE_FOR_ALL_SIZES)
         requests = {name: msgspec.structs.replace(one, configurations=tried) for name, one in requests.items()}
 
@@ -316,7 +316,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> 
     request = Request(
         mode=arguments.mode,
         configurations=configurations,
-        derives=is_a_group(arguments.configurations),
+        derives=what_follows(arguments.configurations),
         tries_all=arguments.configurations == ALL,
         compile_arguments=arguments.compile,
         lower_for=arguments.lower_for,

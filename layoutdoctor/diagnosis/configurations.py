@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -101,9 +101,14 @@ def choose_configurations(
     return tuple(chosen.values())
 
 
-def is_a_group(choice: object) -> bool:
-    """Whether a user left the configurations to us, so that others may be made of them."""
-    return choice in ("default", "all")
+Following = Literal["nothing", "matrix_products", "all"]
+
+
+def what_follows(choice: object) -> Following:
+    """The further configurations that may be made of a user's choice: none if the user named configurations."""
+    if choice == QUICK:
+        return "matrix_products"
+    return "all" if choice in ("default", "all") else "nothing"
 
 
 COMPILE_ARGUMENTS = ("mode", "dynamic", "fullgraph")

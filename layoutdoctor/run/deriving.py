@@ -25,7 +25,7 @@ from layoutdoctor.workers.turns import take_profiles
 from layoutdoctor.workers.worker import CUDNN_BENCHMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, InputTensor
     from layoutdoctor.workers.worker import Worker
@@ -35,6 +35,8 @@ MOST_CURES = 3
 SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
+MATRIX_PRODUCT = "LD508"
+"""Rule about convolutions that are matrix products: its cure gains so much that a quick diagnosis tries it too."""
 _LAYOUT_BREAKER = "LD104"
 _LAUNCH_BOUND = 0.8
 """If the kernels take less than this share of a call, the GPU waits for launches."""
@@ -91,27 +93,31 @@ def _formats(configuration: Configuration) -> tuple[FormatChoice | None, FormatC
     return configuration.model_format, configuration.input_format
 
 
-def single_cures(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
+def single_cures(
+    workers: Sequence[Worker], medians: Mapping[str, float], answers: Collection[str] | None = None
+) -> tuple[Configuration, ...]:
     """
     The best configuration with each cure that may help it, and the best without frozen weights with its first one.
 
     Args:
         medians: Ratio to the baseline, by configuration; the baseline's is 1.
+        answers: Rules whose cures are tried; None for all.
     """
     found: list[Configuration] = []
     for best in _by_speed(workers, medians)[:1]:
         for base in (best, *_failed_like(best, workers)):
-            found += [with_cures(base.configuration, (cure,)) for cure in _cures_of(base)[:MOST_CURES]]
+            found += [with_cures(base.configuration, (cure,)) for cure in _cures_of(base, answers)[:MOST_CURES]]
         losing = [] if _loses_its_format(best) else filter(_loses_its_format, _by_speed(workers, medians))
         free = [one for one in _by_speed(workers, medians) if best.configuration.freezes > one.configuration.freezes]
-        more = [one for one in (*[*losing][:1], *free[:1]) if one.proposals]
-        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one)[:1]) for one in more]
+        more = [one for one in (*[*losing][:1], *free[:1]) if _cures_of(one, answers)]
+        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one, answers)[:1]) for one in more]
     return tuple({one.name: one for one in found}.values())
 
 
-def _cures_of(worker: Worker) -> list[Cure]:
+def _cures_of(worker: Worker, answers: Collection[str] | None) -> list[Cure]:
     """Those about the most bytes first."""
-    return [proposal.cure for proposal in sorted(worker.proposals, key=lambda proposal: -proposal.bytes_moved)]
+    ordered = sorted(worker.proposals, key=lambda proposal: -proposal.bytes_moved)
+    return [one.cure for one in ordered if answers is None or one.cure.answers in answers]
 
 
 def _loses_its_format(worker: Worker) -> bool:

@@ -25,7 +25,7 @@ from layoutdoctor.diagnosis.configurations import (
     choose_configurations,
     compiled_with,
     find_target,
-    is_a_group,
+    what_follows,
 )
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Trial
@@ -108,7 +108,7 @@ def diagnose(
         mode=mode,
         configurations=chosen,
         compile_arguments=None if compile_kwargs is None else check_compile_arguments(compile_kwargs),
-        derives=is_a_group(configurations),
+        derives=what_follows(configurations),
         tries_all=configurations == ALL,
         lower_for=target,
         package=None if package is None else check_package(package, mode, target),

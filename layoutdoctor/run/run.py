@@ -17,6 +17,7 @@ from layoutdoctor.examination.applying import how_to_apply
 from layoutdoctor.examination.choice import compare, left_standing, recommend
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.deriving import (
+    MATRIX_PRODUCT,
     cures_together,
     in_both_directions,
     in_eager_mode,
@@ -156,7 +157,7 @@ class Run:
         if self._is_static:
             self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
             return
-        if self._request.derives:
+        if self._request.derives != "nothing":
             self._derive()
         if self._is_timed:
             self._start_again()
@@ -283,6 +284,9 @@ class Run:
 
     def _derive(self) -> None:
         """Tries what follows from what was timed."""
+        if self._request.derives == "matrix_products":
+            self._try_more(single_cures(self.workers, self._medians(), answers=(MATRIX_PRODUCT,)))
+            return
         self._try_more(in_both_directions(self.workers))
         self._try_more(single_cures(self.workers, self._medians()))
         self._try_more(cures_together(self.workers, self._medians()))

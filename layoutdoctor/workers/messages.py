@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX
+from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Trial
@@ -72,7 +72,7 @@ class Request(Message, frozen=True, kw_only=True):
         package: File for the package of the best configuration that AOTInductor compiles; None for none.
         budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
         trace_directory: Where to keep profiler traces.
-        derives: Whether further configurations may follow: forced layout optimization, cures, switches of libraries.
+        derives: Further configurations that may follow: forced layout optimization, cures, switches of libraries.
         tries_all: Whether configurations that compile long are derived too, such as max-autotune.
         is_timed: Whether rounds and starts are wanted; False records and profiles only.
         timeout_seconds: For one configuration; None for no limit.
@@ -89,7 +89,7 @@ class Request(Message, frozen=True, kw_only=True):
     mode: Mode = "inference"
     configurations: tuple[Configuration, ...] = ()
     compile_arguments: dict[str, Any] | None = None
-    derives: bool = False
+    derives: Following = "nothing"
     tries_all: bool = False
     lower_for: str | None = None
     package: str | None = None

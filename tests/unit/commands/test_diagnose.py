@@ -48,7 +48,7 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
     asked = engine.asked
     assert (asked.target, asked.inputs, asked.module) == ("m.py:Net", ("f32[1]", "f32[2]"), None)
     assert (asked.device, asked.dtype, asked.lower_for) == ("cpu", "bf16", None)
-    assert (asked.mode, asked.derives, asked.tries_all, asked.is_timed) == ("training", False, False, True)
+    assert (asked.mode, asked.derives, asked.tries_all, asked.is_timed) == ("training", "nothing", False, True)
     assert [configuration.name for configuration in asked.configurations] == ["eager", "inductor"]
     assert (asked.budget_seconds, asked.trace_directory) == (5, str(tmp_path / "traces"))
     assert (asked.command or "").startswith("layoutdoctor --mode training --budget 5 m.py:Net")
@@ -67,7 +67,7 @@ def test_every_option_reaches_the_engine_and_so_do_defaults(
 
     asked = engine.asked
     assert (asked.target, asked.inputs, asked.device, asked.dtype, asked.module) == ("m.py", (), None, None, None)
-    assert (asked.budget_seconds, asked.trace_directory, asked.derives) == (None, None, True)
+    assert (asked.budget_seconds, asked.trace_directory, asked.derives) == (None, None, "all")
     assert asked.timeout_seconds == DEFAULT_TIMEOUT_SECONDS
     assert asked.configurations == choose_configurations("default")
     main(["m.py", "--configurations", "all", "--timeout", "none", "--module", "vae"])

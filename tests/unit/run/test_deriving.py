@@ -15,6 +15,7 @@ from layoutdoctor.diagnosis.subject import Cure, InputTensor
 from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
+    MATRIX_PRODUCT,
     cures_together,
     in_both_directions,
     in_eager_mode,
@@ -215,3 +216,12 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
     assert chosen.name == "inductor-channels-last+max-autotune"
     assert chosen.inductor_options == {"max_autotune": True}
+
+
+def test_a_quick_diagnosis_tries_only_the_cure_for_convolutions_that_are_matrix_products() -> None:
+    cures = [Cure(name="keep", answers="LD104"), Cure(name="matrix-product", answers=MATRIX_PRODUCT)]
+    worker = a_worker(BY_NAME["inductor"])
+    worker.proposals = tuple(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures))
+
+    assert names(single_cures([worker], {"inductor": 1.0}, answers=(MATRIX_PRODUCT,))) == ["inductor+matrix-product"]
+    assert names(single_cures([worker], {"inductor": 1.0}, answers=())) == []
