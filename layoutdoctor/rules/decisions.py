@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.costs import (
     all_conversions_of,
@@ -23,9 +23,9 @@ from layoutdoctor.rules.advice import (
     Times,
     advised,
     channels_last_ways,
+    is_words,
     is_worth_trying,
     other_cure,
-    ratio_words,
     refusal,
     severity_of_gain,
     speed_words,
@@ -140,7 +140,7 @@ def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
         because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
         message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
         advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
-        suggestion = joined((advice, _measured_words(Times(diagnosis))))
+        suggestion = joined((advice, _measured_words(Times(diagnosis), trial)))
         yield _veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
 
 
@@ -180,17 +180,19 @@ def _deciding(decision: Decision) -> list[Convolution]:
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
-def _measured_words(times: Times) -> str:
+def _measured_words(times: Times, trial: Trial) -> str:
     """The measured ratio of the ways around a veto; empty if none was measured."""
     gain, forced = times.fastest(_WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
-        return speed_words(gain, times.baseline)
-    if forced is None:
-        return ""
-    if forced.verdict == INCONCLUSIVE:
-        return f"{shown(FORCED)}: measured {ratio_words(forced)}"
-    words = speed_words(forced, times.baseline)
-    return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
+        return speed_words(gain)
+    known = {
+        SLOWER: "the veto is right here",
+        EQUAL: "the veto costs nothing here",
+        INCONCLUSIVE: "whether the veto costs anything is not certain",
+    }
+    if forced is None or forced.verdict not in known:
+        return "" if forced is None else refusal(times, trial, (FORCED,))
+    return f"{known[forced.verdict]}: {speed_words(forced)}"
 
 
 def _veto_finding(
@@ -204,7 +206,10 @@ def _veto_finding(
     return rule.finding(
         trial.name,
         message,
-        against or suggestion or _measured_words(times) or (f"on the device itself, {how}" if trial.is_static else how),
+        against
+        or suggestion
+        or _measured_words(times, trial)
+        or (f"on the device itself, {how}" if trial.is_static else how),
         severity=severity_of_gain(gain),
         at=deciding[0] if deciding else None,
         evidence=decision.deciding_nodes,
@@ -301,8 +306,7 @@ def _without_words(times: Times, trial: Trial) -> str:
     words = f"it converts {f'{left} of {len(_compiled_conversions(trial))}' if left else 'none'}"
     words += f", the library {rest or 'none'} of {library}" if rest < library else ""
     if gain is not None:
-        words += f": a call runs at {format_ratio(gain.median)} the speed of {shown(trial.name)}"
-        words += f" ({gain.low:.2f} to {gain.high:.2f})"
+        words += f" and {is_words(gain)}"
     return f"; under {shown(off.name)} {words}"
 
 
@@ -362,7 +366,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
     against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
-    return against or f"{advice}: {speed_words(gain, times.baseline)}"
+    return against or f"{advice}: {speed_words(gain)}"
 
 
 LD201 = Rule("LD201", "layout-optimization-without-effect", without_effect)
@@ -474,7 +478,7 @@ def _mismatch_suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
         return f"{against}; {counted}"
     if gain is not None:
         best = [words for words, names in ways.items() if gain.name in names]
-        return joined((*best, speed_words(gain, times.baseline), counted))
+        return joined((*best, speed_words(gain), counted))
     left = [words for words, names in ways.items() if is_worth_trying(times, trial, names)]
     return joined((", or ".join(left) or refusal(times, trial, every), counted))
 

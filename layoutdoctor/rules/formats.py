@@ -17,7 +17,6 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     Times,
-    alternative_words,
     channels_last_ways,
     other_cure,
     severity_of_gain,
@@ -61,7 +60,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
             wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions)),
             f"{shown(gain.name)} {rest}" if rest else None,
         )
-    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain, times.baseline)}"
+    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain)}"
     cure, measured = verified_cure(diagnosis), baseline.measurement
     yield LD205.finding(
         baseline.name,
@@ -240,13 +239,13 @@ def _count_words(graph: Graph) -> str:
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
     times, ways = Times(diagnosis), channels_last_ways(trial)
-    other = diagnosis.measured_trial("eager-channels-last")
     advice = (
         f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
         f"x = x.to(memory_format=torch.{wanted})"
     )
-    measured = alternative_words(times, trial, other) if other is not None and other is not trial else None
-    return unless_refuted(times, trial, ways, joined((advice, measured)))
+    gains = (times.over(name, trial.name) for name in ways if times.is_advisable(name, trial.name))
+    measured = (f"{speed_words(gain)} than {shown(trial.name)}" for gain in gains if gain is not None)
+    return unless_refuted(times, trial, ways, joined((advice, *measured)))
 
 
 LD502 = Rule("LD502", "mixed-formats-in-model", mixed_formats)

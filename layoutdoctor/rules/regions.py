@@ -223,12 +223,11 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
 
 
 def _around_words(times: Times, trial: Trial) -> str | None:
-    """The fastest trial that converts no activation inside the model, however fast; None if all do."""
+    """The trials that convert no activation inside the model, if none was timed or one may be advised; else None."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
-    ratios = [ratio for other in clean if (ratio := times.ratio(other.name)) is not None]
-    if ratios:
-        best = speed_words(max(ratios, key=lambda ratio: ratio.median), times.baseline)
-        return f"{best} and converts nothing around it"
+    if any(times.ratio(other.name) is not None for other in clean):
+        gain = times.fastest(other.name for other in clean)
+        return None if gain is None else f"{speed_words(gain)}, and converts nothing around it"
     names = listing([shown(other.name) for other in clean])
     return f"nothing is converted around it in {names}: measure that" if clean else None
 

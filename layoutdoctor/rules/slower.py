@@ -15,7 +15,7 @@ from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     Times,
-    alternative_words,
+    refusal,
     severity_of_gain,
     use_instead,
     use_or_recommended,
@@ -317,8 +317,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     return LD306.finding(
         account.slower,
         message,
-        f"{use_or_recommended(diagnosis, account)}, and report the kernel to PyTorch: its source is in the HTML report "
-        "and in the JSON",
+        joined((use_or_recommended(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
         severity="warning",
         at=_place(worst),
         evidence=[name for row in rows for name in row.slower_kernels],
@@ -353,20 +352,20 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
     slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
     given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    around = f", or lay the input of this operation out in {wanted}"
+    around, either = f"lay the input of this operation out in {wanted}", "; or "
     if row.tensor_bytes and bandwidth:
         seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
         cost = (
             f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
         )
-        around = f"; converting around this operation alone brings nothing: {cost}"
+        around, either = f"converting around this operation alone brings nothing: {cost}", "; "
         if seconds < row.seconds:
-            around = f", or convert to {wanted} around this operation: {cost}"
+            around, either = f"convert to {wanted} around this operation: {cost}", "; or "
     return LD307.finding(
         account.slower,
         f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
         f"{wanted} ({shown(account.faster)})",
-        f"{use_or_recommended(diagnosis, account)}{around}",
+        joined((use_or_recommended(diagnosis, account), around), either),
         severity="warning",
         at=_place(row),
         evidence=(*row.slower_kernels, *row.faster_kernels),
@@ -454,12 +453,10 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
         tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
     if times.diagnosis.subject.device == "cuda":
         tries.append("torch.backends.cudnn.benchmark = True")
-    clean = times.clean_trials(trial, _runs_other_code)
+    clean = [one.name for one in times.clean_trials(trial, _runs_other_code)]
     if clean:
-        measured = listing(distinct(alternative_words(times, trial, one) or None for one in clean)) or "not timed"
-        names = listing([shown(one.name) for one in clean])
-        verb = "runs" if len(clean) == 1 else "run"
-        return f"{names} {verb} other code there: {measured}; compare also {listing(tries)}"
+        why = refusal(times, trial, clean) or "not timed"
+        return f"other code runs in {listing(map(shown, clean))}: {why}; compare also {listing(tries)}"
     others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
     if others and all(map(_dear_fallbacks, others)):
         return f"it is not the layout: compare {listing(tries)}"

@@ -245,7 +245,8 @@ def slower_kernels(*rows: AccountRow) -> list[Finding]:
     """In an account for the same configuration twice."""
     times: dict[str, Any] = {"slower_seconds": 20e-3, "faster_seconds": 9e-3, "rows": rows}
     accounts = [Account(slower="inductor", faster=name, **times) for name in ("eager", LAST)]
-    return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts))
+    comparison = a_comparison(a_ratio("eager", 2.2))
+    return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts), comparison=comparison)
 
 
 def test_what_is_said_of_generated_kernels(told: Told) -> None:
@@ -286,9 +287,9 @@ def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
 def slow_operations(*rows: AccountRow) -> list[Finding]:
     account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
     environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
-    return operations(
-        a_trial("eager"), a_trial("eager-channels-last"), accounts=(account, account), environment=environment
-    )
+    trials = a_trial(), a_trial("eager"), a_trial("eager-channels-last")
+    comparison = a_comparison(a_ratio("eager", 1.1), a_ratio("eager-channels-last", 2.0))
+    return operations(*trials, accounts=(account, account), comparison=comparison, environment=environment)
 
 
 def test_what_is_said_of_operations(told: Told) -> None:
