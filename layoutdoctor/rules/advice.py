@@ -157,7 +157,7 @@ def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
 
 OFF = ("inductor-layout-opt-off",)
 SWITCH_OFF = 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
-_ERROR_GAIN = 0.05
+ERROR_GAIN = 0.05
 _FAILED = ("failed", "crashed", "timed_out")
 
 
@@ -268,8 +268,22 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     advice = diagnosis.recommendation
     if advice is None or not advice.verified or advice.speedup is None:
         return None
-    is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + _ERROR_GAIN
+    is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + ERROR_GAIN
     return diagnosis.measured_trial(diagnosis.recommended_name) if is_enough else None
+
+
+def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: Callable[[Trial], bool]) -> Severity:
+    """
+    ``error`` for 5 % lost if the recommended configuration was verified and loses nothing there, ``warning`` for 2 %.
+
+    Args:
+        share: What the finding's own trouble takes of the trial's time; not all that another configuration saves.
+        is_cured: Whether a trial is free of the trouble.
+    """
+    if trial.is_static or share is None or share < NEGLIGIBLE_SHARE:
+        return "note"
+    cure = verified_cure(times.diagnosis) if share >= ERROR_GAIN and times.is_baseline(trial.name) else None
+    return "error" if cure is not None and is_cured(cure) else "warning"
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:

@@ -16,6 +16,7 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
+    ERROR_GAIN,
     Times,
     channels_last_ways,
     other_cure,
@@ -62,11 +63,12 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
     message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain)}"
     cure, measured = verified_cure(diagnosis), baseline.measurement
+    is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
         joined((message, joined(facts, ", ") if facts else None)),
         other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
-        severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
+        severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
         seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),

@@ -10,7 +10,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
+from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import (
@@ -160,10 +160,7 @@ def _severity(times: Times, facts: _Facts) -> Severity:
         return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
     if facts.are_of_library(pairs) and times.is_worth_it(trial, _is_clean):
         return "note"
-    severity, cure = evidence.severity_of_cost(trial, _seconds(pairs)), verified_cure(times.diagnosis)
-    if severity == "note" or cure is None or not times.is_baseline(trial.name):
-        return severity
-    return "error" if _is_clean(cure) else severity
+    return severity_of_loss(times, trial, evidence.share_of_kernels(trial, _seconds(pairs)), _is_clean)
 
 
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:

@@ -1,4 +1,4 @@
-"""LD302 to LD308: kernels that are slower in one format, or than other code, and memory that is given back."""
+"""LD302 to LD307: kernels that are slower in one format, or than other code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.choice import KEEPS_MEMORY
 from layoutdoctor.examination.costs import Place, sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
@@ -17,14 +16,14 @@ from layoutdoctor.rules.advice import (
     Times,
     refusal,
     severity_of_gain,
+    severity_of_loss,
     use_instead,
     use_or_recommended,
-    verified_cure,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, sum_if_all_known
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, sum_if_all_known
 from layoutdoctor.words import (
     ONEDNN_LOG,
     count_of,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Measurement, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -318,11 +317,18 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
         account.slower,
         message,
         joined((use_or_recommended(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
-        severity="warning",
+        severity=_severity_of_rows(diagnosis, account, rows),
         at=_place(worst),
         evidence=[name for row in rows for name in row.slower_kernels],
         seconds=sum(row.seconds for row in rows),
     )
+
+
+def _severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
+    trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
+    if trial is None:
+        return "warning"
+    return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
 
 
 def _place(row: AccountRow) -> Place:
@@ -366,7 +372,7 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
         f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
         f"{wanted} ({shown(account.faster)})",
         joined((use_or_recommended(diagnosis, account), around), either),
-        severity="warning",
+        severity=_severity_of_rows(diagnosis, account, [row]),
         at=_place(row),
         evidence=(*row.slower_kernels, *row.faster_kernels),
         seconds=row.seconds,
@@ -397,7 +403,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
             f"{wording.cost_words(trial, _sum(kernels))}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
-            severity=_severity_of_fallbacks(times, trial, other, is_reference=any(map(_is_reference, kernels))),
+            severity=_severity_of_fallbacks(times, trial, other, kernels),
             evidence=codes,
             at=next(iter(nodes), None),
             seconds=_sum(kernels),
@@ -436,12 +442,10 @@ def _runs_other_code(one: Trial) -> bool:
     return bool(one.kernel_seconds) and not _dear_fallbacks(one)
 
 
-def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:
-    cure = verified_cure(times.diagnosis)
-    if cure is not None and times.is_baseline(trial.name) and _runs_other_code(cure):
-        return "error"
-    if is_reference:
-        return "warning"
+def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel]) -> Severity:
+    severity = severity_of_loss(times, trial, evidence.share_of_kernels(trial, _sum(kernels)), _runs_other_code)
+    if severity == "error" or any(map(_is_reference, kernels)):
+        return severity
     return severity_of_gain(times.over(other.name, trial.name) if other is not None else None)
 
 
@@ -464,32 +468,3 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
 
 
 LD305 = Rule("LD305", "reference-kernel", reference_kernels)
-
-# --------------------------------------------------------------------------------- LD308: memory that is given back
-_LEAST_FACTOR = 1.05
-_WARNING_FACTOR = 1.10
-_SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
-
-
-def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the default and the recommended configuration."""
-    measured: dict[str, Measurement] = {}
-    for trial in (diagnosis.baseline, diagnosis.measured_trial(diagnosis.recommended_name)):
-        if trial is not None and trial.measurement is not None and trial.measurement.unkept_seconds:
-            measured[trial.name] = trial.measurement
-    factors = {name: one.unkept_factor for name, one in measured.items()}
-    name = max(factors, key=lambda name: factors[name], default=None)
-    if name is not None and factors[name] >= _LEAST_FACTOR:
-        takes = listing(
-            f"{shown(one)} takes {format_significant(factor)} times as long" for one, factor in factors.items()
-        )
-        yield LD308.finding(
-            name,
-            f"{takes} in a fresh process whose allocator gives memory back to the system (glibc's default)",
-            f"start the process with {_SETTINGS} in its environment",
-            severity="warning" if factors[name] >= _WARNING_FACTOR else "note",
-            seconds=(factors[name] - 1) * measured[name].median_seconds,
-        )
-
-
-LD308 = Rule("LD308", "memory-given-back", memory_given_back)

@@ -34,7 +34,7 @@ from layoutdoctor.diagnosis.subject import Configuration, Cure
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.examination.choice import demands
 from layoutdoctor.rules import Rule, evidence, run_rules
-from layoutdoctor.rules.advice import Times, advised, other_cure, use_instead, use_or_recommended
+from layoutdoctor.rules.advice import Times, advised, other_cure, severity_of_loss, use_instead, use_or_recommended
 from layoutdoctor.rules.formats import LD205
 
 if TYPE_CHECKING:
@@ -210,6 +210,29 @@ def test_an_error_is_at_least_5_percent_to_gain_by_a_verified_cure_and_a_warning
     comparison = a_comparison(a_ratio(LAST, median, 0.003))
     diagnosis = a_diagnosis(a_trial(), a_trial(LAST), comparison=comparison, recommendation=advice)
     assert [finding.severity for finding in LD205.check(diagnosis)] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("share", "changes", "severity"),
+    [
+        (0.06, {}, "error"),
+        (0.04, {}, "warning"),
+        (0.017, {}, "note"),
+        (None, {}, "note"),
+        (0.06, {"verified": False}, "warning"),
+        (0.06, {"speedup": a_speedup(1.03)}, "warning"),
+    ],
+    ids=["5 percent", "2 percent", "less", "not known", "not verified", "hardly faster"],
+)
+def test_a_finding_is_as_severe_as_its_own_trouble_costs_however_much_the_cure_gains_besides(
+    share: float | None, changes: dict[str, Any], severity: str
+) -> None:
+    advice = a_recommendation(LAST, **{"verified": True, "speedup": a_speedup(1.5), **changes})
+    comparison = a_comparison(a_ratio(LAST, 1.5))
+    times = Times(a_diagnosis(a_trial(), a_trial(LAST), comparison=comparison, recommendation=advice))
+    assert severity_of_loss(times, times.diagnosis.trials[0], share, lambda trial: trial.name == LAST) == severity
+    uncured = severity_of_loss(times, times.diagnosis.trials[0], share, lambda trial: False)
+    assert uncured == ("warning" if severity == "error" else severity)
 
 
 def test_another_trial_is_named_behind_what_is_recommended() -> None:

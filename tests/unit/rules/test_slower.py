@@ -1,4 +1,4 @@
-"""LD302 to LD308: kernels that are slower in one format, or than other code, and memory that is given back."""
+"""LD302 to LD307: kernels that are slower in one format, or than other code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from builders import (
     a_graph,
     a_kernel,
     a_location,
-    a_measurement,
     a_node,
     a_placeholder,
     a_ratio,
@@ -32,7 +31,7 @@ from builders import (
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305, LD306, LD307, LD308
+from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305, LD306, LD307
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -303,7 +302,7 @@ def test_what_is_said_of_operations(told: Told) -> None:
         assert slow_operations(row) == []
 
 
-slow_code, given_back = finder(LD305.check), finder(LD308.check)
+slow_code = finder(LD305.check)
 FROZEN = "inductor-freezing"
 
 
@@ -363,20 +362,3 @@ def test_what_is_no_slow_code() -> None:
         assert len(slow_code(logged)) == count
     for default, name in ((run_of(), "eager"), (run_of(*FALLBACKS), "inductor")):
         assert [f.configuration for f in slow_code(default, run_of(*FALLBACKS, name="eager"))] == [name]
-
-
-def in_fresh_processes(*factors: float | None, recommended: str = FROZEN) -> list[Finding]:
-    """The default and frozen weights, by how many times as long a call takes in fresh processes."""
-    trials = []
-    for name, factor in zip(("inductor", FROZEN), factors, strict=True):
-        unkept = () if factor is None else (20e-3 * factor, 21e-3 * factor, 19e-3 * factor)
-        trials.append(a_trial(name, measurement=a_measurement(20e-3, unkept_seconds=unkept)))
-    comparison = a_comparison(a_ratio(FROZEN, 1.5), fastest=(FROZEN,))
-    return given_back(*trials, comparison=comparison, recommendation=a_recommendation(recommended))
-
-
-def test_what_is_said_of_memory_given_back(told: Told) -> None:
-    told("The default and the recommended configuration", in_fresh_processes(1.64, 1.02))
-    told("The recommended one loses most", in_fresh_processes(1.02, 1.2))
-    assert in_fresh_processes(None, None) == in_fresh_processes(1.04, 1.0) == []
-    assert in_fresh_processes(1.0, 1.6, recommended="inductor") == []  # it is not recommended
