@@ -130,10 +130,14 @@ class Times:
         return None if best is None else clean[best.name]
 
     def is_worth_it(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
-        """Whether trials without the trouble were measured and none of them is faster: the trouble pays."""
-        clean = [other.name for other in self.clean_trials(trial, is_clean)]
-        is_measured = any(self.over(name, trial.name) is not None for name in clean)
-        return is_measured and not any(self.is_faster(name, trial.name) for name in clean)
+        """Whether trials without the trouble were measured and none of them may be faster: the trouble pays."""
+        gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
+        known = [gain for gain in gains if gain is not None]
+        return bool(known) and all(gain.verdict != FASTER and not _may_be_faster(gain) for gain in known)
+
+
+def _may_be_faster(ratio: Ratio) -> bool:
+    return ratio.verdict == INCONCLUSIVE and ratio.median > 1
 
 
 def speed_words(ratio: Ratio) -> str:
