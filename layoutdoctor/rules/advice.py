@@ -259,12 +259,12 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     return f"use {shown(other.name)}: it {what}; {measured}"
 
 
-def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str | None:
-    """The suggestion to use the faster one of an account, or the recommended third one; None if neither may be."""
+def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
+    """The suggestion to use the faster one of an account; None if it is not advisable, or another is recommended."""
     times = Times(diagnosis)
-    recommended = other_cure(times, account.slower, lambda cure: cure.name == account.faster)
-    own = f"use {shown(account.faster)}" if times.is_advisable(account.faster, account.slower) else None
-    return recommended or own
+    if other_cure(times, account.slower, lambda cure: cure.name == account.faster) is not None:
+        return None
+    return f"use {shown(account.faster)}" if times.is_advisable(account.faster, account.slower) else None
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:

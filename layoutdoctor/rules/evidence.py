@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
@@ -128,6 +128,13 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
     graphs = [graph for graph in trial.graphs if kernel.graph in (None, graph.name)]
     found = [node for graph in graphs for node in graph.nodes if node.name == kernel.node]
     return found[0] if len(found) == 1 else None
+
+
+def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
+    """A generated kernel's time; None if another graph has one of its name and the list does not say which ran."""
+    graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
+    ran = (k for k in kernels_of(trial) if k.name == kernel)
+    return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:

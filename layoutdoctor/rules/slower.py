@@ -1,4 +1,4 @@
-"""LD302 to LD307: kernels that are slower in one format, or than other code."""
+"""LD302 to LD305: kernels that are slower in one format, or than other code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from layoutdoctor.rules.advice import (
     severity_of_gain,
     severity_of_loss,
     use_instead,
-    use_or_recommended,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
@@ -39,7 +38,7 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
+    from layoutdoctor.diagnosis.answer import Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
@@ -247,7 +246,7 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
             reducing = [buffer for buffer in graph.buffers if buffer.kernel == kernel and buffer.is_reduction]
             origins = [nodes[n] for n in distinct(n for b in reducing for n in b.origins) if n in nodes]
             runs = [read.reduction_run for b in reducing for read in b.accesses if read.reduction_run is not None]
-            seconds, count = _seconds(trial, graph, kernel), _elements_read(graph, kernel)
+            seconds, count = evidence.seconds_of_kernel(trial, graph, kernel), _elements_read(graph, kernel)
             is_converting = any(conversion.kernel == kernel for conversion in graph.conversions)
             if seconds is None or not count or not origins or not runs or is_converting:
                 continue
@@ -255,13 +254,6 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
             op = next((node for node in origins if node.called is not None), origins[0])
             found.setdefault(key, []).append(_Reduction(kernel, seconds, op, min(runs)))
     return {key: members[0] for key, members in found.items() if len(members) == 1}
-
-
-def _seconds(trial: Trial, graph: Graph, kernel: str) -> float | None:
-    """The kernel's time; None if another graph has one of the same name and the list does not say which ran."""
-    graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
-    ran = (k for k in kernels_of(trial) if k.name == kernel)
-    return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def _elements_read(graph: Graph, kernel: str) -> int | None:
@@ -275,112 +267,6 @@ def _elements_read(graph: Graph, kernel: str) -> int | None:
 
 
 LD304 = Rule("LD304", "strided-reduction", strided_reductions)
-
-# ------------------------------------------------------- LD306 and LD307: rows of the account of a difference in time
-_LEAST_SHARE_OF_CALL = 0.02
-_SLOWER_KERNEL = 1.5
-_GENERATED = ("cpp_", "triton_")
-
-
-def _large(account: Account) -> list[AccountRow]:
-    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
-
-
-def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per account, for all generated kernels that are slower than the operations they replace."""
-    seen = set[tuple[str, ...]]()
-    for account in diagnosis.accounts:
-        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
-        seen.update(row.slower_kernels for row in rows)
-        if rows:
-            yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
-
-
-def _is_slower_kernel(row: AccountRow) -> bool:
-    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
-
-
-def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
-    worst, *others = rows
-    slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
-    names = [name for name in worst.slower_kernels if name.startswith(_GENERATED)]
-    message = (
-        f"{listing(names, 2)} {'computes' if len(names) == 1 else 'compute'} {_work_words(worst)} in "
-        f"{format_seconds(slower)}, in {shown(account.faster)} the same takes {format_seconds(faster)} "
-        f"({format_ratio(slower / faster)} slower)"
-    )
-    if others:
-        lost, verb = format_seconds(sum(row.seconds for row in others)), "loses" if len(others) == 1 else "lose"
-        message += f"; {len(others)} more {verb} {lost} so: {listing(distinct(map(_work_words, others)), 3)}"
-    return LD306.finding(
-        account.slower,
-        message,
-        joined((use_or_recommended(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
-        severity=_severity_of_rows(diagnosis, account, rows),
-        at=_place(worst),
-        evidence=[name for row in rows for name in row.slower_kernels],
-        seconds=sum(row.seconds for row in rows),
-    )
-
-
-def _severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
-    trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
-    if trial is None:
-        return "warning"
-    return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
-
-
-def _place(row: AccountRow) -> Place:
-    return Place(row.module, next(iter(row.locations), None))
-
-
-def _work_words(row: AccountRow) -> str:
-    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
-
-
-LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
-
-
-def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per place and configuration."""
-    seen = set()
-    for account in diagnosis.accounts:
-        for row in _large(account):
-            place = account.slower, row.module, row.locations, row.backward
-            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
-            if is_one_call and place not in seen:
-                seen.add(place)
-                yield _operation_finding(diagnosis, account, row)
-
-
-def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
-    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
-    given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
-    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    around, either = f"lay the input of this operation out in {wanted}", "; or "
-    if row.tensor_bytes and bandwidth:
-        seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
-        cost = (
-            f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
-        )
-        around, either = f"converting around this operation alone brings nothing: {cost}", "; "
-        if seconds < row.seconds:
-            around, either = f"convert to {wanted} around this operation: {cost}", "; or "
-    return LD307.finding(
-        account.slower,
-        f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
-        f"{wanted} ({shown(account.faster)})",
-        joined((use_or_recommended(diagnosis, account), around), either),
-        severity=_severity_of_rows(diagnosis, account, [row]),
-        at=_place(row),
-        evidence=(*row.slower_kernels, *row.faster_kernels),
-        seconds=row.seconds,
-    )
-
-
-LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)
-
 
 # ------------------------------------------------------------------------------- LD305: reference code and fallbacks
 _LEAST_SHARE_OF_FALLBACKS = 0.10

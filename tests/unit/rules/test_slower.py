@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
+    a_buffer,
     a_comparison,
     a_conversion,
     a_convolution,
@@ -31,7 +32,8 @@ from builders import (
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305, LD306, LD307
+from layoutdoctor.rules.differences import LD306, LD307
+from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -256,6 +258,8 @@ def test_what_is_said_of_generated_kernels(told: Told) -> None:
         for number, (name, backward) in enumerate(others)
     ]
     told("Several kernels are one finding, the worst in full", slower_kernels(*more[:1], a_row(), *more[1:]))
+    source = "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(64L); x0+=static_cast<int64_t>(16L))\n"
+    told("Its source shows the cause", slower_kernels(a_row(source=source + "    #pragma omp parallel")))
     for row in (
         a_row(kind="layout"),
         a_row(0.3),  # less than 2 % of a call
@@ -264,6 +268,44 @@ def test_what_is_said_of_generated_kernels(told: Told) -> None:
         a_row(faster_seconds=0.0),  # nothing is known of what it replaces
     ):
         assert slower_kernels(row) == []
+
+
+def test_a_slow_kernel_stands_at_the_operation_that_moves_most_elements() -> None:
+    small, large = contiguous((3,)), contiguous((4, 9, 64))
+    nodes = (
+        a_node("iota", "prims.iota.default", layout=small, location=a_location(49)),
+        a_node("mul", "aten.mul.Tensor", layout=large, location=a_location(75)),
+        a_node("sum", "aten.sum.dim_IntList", ("mul",), layout=small, location=a_location(76)),
+        a_node("view", "aten.view.default", ("mul",), layout=large, location=a_location(77)),
+    )
+    buffer = a_buffer("buf0", kernel="cpp_fused_relu_2", origins=("iota", "view", "mul", "sum"))
+    default = a_trial(graphs=(a_graph(nodes=nodes, buffers=(buffer,)),))
+    account = Account(slower="inductor", faster="eager", slower_seconds=20e-3, faster_seconds=9e-3, rows=(a_row(),))
+    (finding,) = replaced(default, a_trial("eager"), accounts=(account,))
+    assert finding.location == a_location(75)
+
+
+def assigning(name: str, milliseconds: float, count: int = 3) -> Trial:
+    """A trial with a kernel that writes a tensor once for each of some slice assignments."""
+    nodes = [a_node("copy", "aten.copy.default", location=a_location(16))]
+    nodes += [a_node(f"scatter_{n}", "aten.select_scatter.default", ("copy",)) for n in range(count)]
+    buffers = tuple(
+        a_buffer(f"buf{n}", kernel="cpp_fused_copy_0", source_node=f"scatter_{n}", origins=(f"scatter_{n}", "copy"))
+        for n in range(count)
+    )
+    kernel = a_kernel("cpp_fused_copy_0", milliseconds * 1e-3, library="inductor")
+    graphs = (a_graph(nodes=tuple(nodes), buffers=buffers),)
+    return a_trial(name, graphs=graphs, kernels=kernels(seconds=10e-3, kernels=(kernel,), count=1))
+
+
+def test_what_is_said_of_slice_assignments(told: Told) -> None:
+    comparison, advice = a_comparison(a_ratio(FROZEN, 2.3)), a_recommendation(FROZEN)
+    both = assigning("inductor", 6), assigning(FROZEN, 6)
+    told("In the recommended configuration", replaced(*both, comparison=comparison, recommendation=advice))
+    default = assigning("inductor", 6), a_trial(FROZEN)
+    told("In the default alone", replaced(*default, comparison=comparison, recommendation=advice))
+    for trial in (assigning("inductor", 0.9), assigning("inductor", 6, count=1)):
+        assert replaced(trial) == []
 
 
 def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
