@@ -97,7 +97,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
     Attributes:
         stride: Strides in elements; None if it is no strided tensor.
         memory_formats: Every memory format it satisfies.
-        name: Its parameter in the model's signature, or its key; None if it is the only input.
+        name: Its parameter in the model's signature, or its key; None if not recorded.
         symbolic: Dimensions that may have another size in another call: exported so, or marked with ``mark_dynamic``.
     """
 

@@ -90,11 +90,12 @@ def has_backward(trial: Trial) -> bool:
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
-    """The 4-D and 5-D inputs that do not satisfy the channels-last format of their rank."""
+    """The inputs that do not satisfy the channels-last format of their rank, which convolutions use."""
     return tuple(
         tensor
         for tensor in diagnosis.subject.inputs
         if (wanted := CHANNELS_LAST_BY_RANK.get(len(tensor.shape))) and wanted not in tensor.memory_formats
+        if all(wanted in used for used in (formats_in_use(trial) for trial in own_trials(diagnosis)) if used)
     )
 
 
@@ -198,6 +199,14 @@ def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> se
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
     ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     ranks |= {len(c.source.shape) for c in converted if c.source is not None}
+    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
+
+
+def formats_in_use(trial: Trial) -> set[MemoryFormat]:
+    """The channels-last formats of the results of convolutions, by rank; empty if no convolution was recorded."""
+    results = (node.layout for graph in trial.graphs for node in graph.nodes if is_convolution(node))
+    ranks = {len(layout.shape) for layout in results if layout is not None}
+    ranks |= {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 
 

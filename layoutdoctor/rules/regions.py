@@ -103,13 +103,15 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Those of a trial, without the model's own calls (LD501) and compiled backward graphs (LD206)."""
+    """Those of a format that convolutions use, without the model's own calls (LD501) and backward graphs (LD206)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
+    used = evidence.formats_in_use(trial)
     return [
         breaker
         for graph in evidence.forward_graphs(trial)
         for breaker in graph.breakers
-        if _format(breaker) is not None and _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
+        if (lost := _format(breaker)) is not None and (lost in used or not used)
+        if _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
     ]
 
 

@@ -121,7 +121,10 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
 
     assert call_of(one) == Call("model(x)", {"x": 4})
-    assert [tensor.name for tensor in describe(one, "inference").inputs] == [None]
+    assert [tensor.name for tensor in describe(one, "inference").inputs] == ["x"]
+    latent = subject_from_python(lambda z: z, torch.ones(4, 64))
+    assert call_of(latent) == Call("model(z)", {"z": 2})
+    assert [tensor.name for tensor in describe(latent, "inference").inputs] == ["z"]
     named = [tensor.name for tensor in describe(several, "inference").inputs]
     assert named == ["image", "x3", "batch['video']", "pair[0]"]
     assert lines.splitlines()[-5:] == [
