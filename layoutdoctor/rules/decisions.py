@@ -11,9 +11,7 @@ from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.costs import (
     all_conversions_of,
-    counted_conversions,
     dearest_of,
-    launch_count,
     sum_of_known,
 )
 from layoutdoctor.rules import evidence, wording
@@ -32,7 +30,7 @@ from layoutdoctor.rules.advice import (
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
@@ -232,11 +230,11 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
         if _are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
             return
         count = sum(decision.convolution_count for decision in idle)
-        message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
+        message = f"layout optimization made 0 of {count_of(count, 'convolution')} channels-last"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
-            message + _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial),
+            message + _rank_words(convolutions) + _returned_words(diagnosis, trial),
             _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
@@ -258,15 +256,12 @@ def _are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Con
     return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None
 
 
-def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
+def _rank_words(convolutions: Sequence[Convolution]) -> str:
     """That Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
     ranks = {convolution.rank or 0 for convolution in convolutions}
     if not ranks or ranks & {0, 2}:
         return ""
-    off = _without(diagnosis, trial)
-    is_same = len(_compiled_conversions(trial)) == (0 if off is None else len(_compiled_conversions(off)))
-    toggling = ", so toggling layout_optimization changes nothing with model and input as given" if is_same else ""
-    return f": all are {' or '.join(f'{n}-D' for n in sorted(ranks))} and Inductor's rule covers 2-D only{toggling}"
+    return f": it knows 2-D only, and all are {' or '.join(f'{n}-D' for n in sorted(ranks))}"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -276,24 +271,21 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
         return ""
     outputs = [conversion for conversion in conversions if conversion.role == "exit"]
     back = [conversion for conversion in conversions if conversion.role != "exit"]
-    brings = f"brings {count_of(len(back), 'tensor')} from channels_last_3d back to contiguous{_cost_words(back)}"
-    copies = f"copies {count_of(len(outputs), 'output')} from contiguous to channels_last_3d{_cost_words(outputs)}"
+    brings = f"brings {count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}"
+    copies = f"copies {count_of(len(outputs), 'output')} to channels_last_3d{_cost_words(outputs)}"
     words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words += f"; the format ends at {listing(ends, 3)}" if ends else ""
-    times, name = Times(diagnosis), shown(where.name)
-    ratio = times.ratio(where.name)
-    if ratio is not None and ratio.verdict == SLOWER:
-        name += f", at {format_ratio(ratio.median)} the speed of {shown(times.baseline)},"
-    return f"; under {name} the compiler {words}{_without_words(times, where)}"
+    return f"; under {shown(where.name)} the compiler {words}{_without_words(Times(diagnosis), where)}"
 
 
 def _cost_words(conversions: Sequence[Conversion]) -> str:
     moved = sum_of_known(c.bytes_moved for c in conversions)
     seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
-    known = (None if moved is None else format_bytes(moved), None if seconds is None else format_seconds(seconds))
-    return f" ({words})" if (words := joined(known, ", ")) else ""
+    known = None if moved is None else format_bytes(moved)
+    words = known if seconds is None else format_seconds(seconds)
+    return f" ({words})" if words else ""
 
 
 def _without_words(times: Times, trial: Trial) -> str:
@@ -302,9 +294,7 @@ def _without_words(times: Times, trial: Trial) -> str:
     if off is None:
         return ""
     left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
-    library, rest = (launch_count(c for c in counted_conversions(t) if c.owner == "library") for t in (trial, off))
     words = f"it converts {f'{left} of {len(_compiled_conversions(trial))}' if left else 'none'}"
-    words += f", the library {rest or 'none'} of {library}" if rest < library else ""
     if gain is not None:
         words += f" and {is_words(gain)}"
     return f"; under {shown(off.name)} {words}"

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------- LD104: inside the model
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
-_MODULES_NAMED = 6
-_LINES_NAMED = 3
+_MODULES_NAMED = 3
+_LINES_NAMED = 2
 _USER_CALLS = frozenset({"contiguous", "to", "clone"})
 _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
@@ -60,8 +60,8 @@ _EAGER_ADVICE = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
     **dict.fromkeys(("repeat", "repeat_interleave"), _REPEATED),
     "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
-    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
-    "the same; or compile: Inductor fuses the norm, so that no conversion is left",
+    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group; or compile: "
+    "Inductor fuses the norm",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
 
-_KINDS_NAMED = 3
+_KINDS_NAMED = 2
 # The first conversion goes out of the layout that the library computes in, or into it.
 _OUT = ("to_contiguous", "from_blocked")
 _INTO = ("to_channels_last", "to_blocked")
@@ -114,9 +114,8 @@ class _Facts:
         is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
         joint = layout_words(second.source)
         return (
-            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in "
-            f"{'contiguous_format' if joint == 'contiguous' else joint} at {cat.removesuffix('.default')}{through} and "
-            f"converted back{' for the next convolution' if is_read else ''}"
+            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {joint}{through} and converted "
+            f"back{' for the next convolution' if is_read else ''}"
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
@@ -190,7 +189,7 @@ def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         wording.on_shapes(pair.tensor_shape for pair in pairs),
         facts.cost_words(pairs),
         wording.dearest_words(pairs),
-        f"{which} through a group norm that runs in contiguous_format only" if norms else None,
+        f"{which} through a group norm, which runs contiguous only" if norms else None,
     )
     return joined(parts)
 
@@ -246,12 +245,7 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
     ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
     tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
-    norms = (
-        "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
-        "group norm for channels_last takes its place"
-        if any(map(_has_contiguous_norm, pairs))
-        else ""
-    )
+    norms = "; in eager a group norm converts its input itself" if any(map(_has_contiguous_norm, pairs)) else ""
     return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
 
 

@@ -120,7 +120,7 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
                 f"{len(flat)} of {count_of(len(convolutions), 'convolution')} {'is a' if len(flat) == 1 else 'are'} "
                 "Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as well: "
                 f"{listing(names, 6)}",
-                f"fold the depth into the batch: {FOLDED}; in one report Conv3d's backward took 1.8 times Conv2d's",
+                f"fold the depth into the batch: {FOLDED}",
                 evidence=[convolution.node for convolution in flat],
                 at=flat[0],
             )
@@ -190,9 +190,9 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-            f"both formats ({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
-            f"(pytorch issue #47163) is spurious here, no byte has to be moved for it{cause}",
+            f"{len(gradients)} {noun} {verb} other strides than the parameter, but the same bytes "
+            f"({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' is spurious "
+            f"(pytorch #47163){cause}",
             None,
             evidence=[g.parameter for g in gradients],
         )
@@ -205,8 +205,8 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         formats = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(shape)] for shape in shapes))
         yield LD504.finding(
             trial.name,
-            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes in "
-            f"both, so no conversion of {them} can be due, and is_contiguous() is true for both formats",
+            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes, so "
+            f"no conversion of {them} can be due",
             None,
             evidence=[node.name for node in inputs],
             at=inputs[0],
@@ -253,7 +253,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     applied = any(card.applied for card in evidence.cards_of(trial.graphs))
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:
         return ""
-    return f"; it comes from layout optimization: {shown(_OFF)} does not have it"
+    return f"; not in {shown(_OFF)}"
 
 
 def _strides(layout: Layout) -> str:
@@ -377,7 +377,7 @@ def _finding_about_call(
             (
                 f"{call}: {cost}",
                 needed,
-                f"it converts nothing in {listing(free)}" if free and not is_assignment else None,
+                f"it converts nothing in {listing(free, 2)}" if free and not is_assignment else None,
             )
         ),
         suggestion,
