@@ -297,7 +297,13 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
-    """The dearest first; none if they take too little together."""
+    """None if they take too little together."""
+    found = _fallbacks(trial)
+    return found if evidence.takes_at_least(trial, _sum(found), _LEAST_SHARE_OF_FALLBACKS) else []
+
+
+def _fallbacks(trial: Trial) -> list[Kernel]:
+    """The dearest first."""
     # Without oneDNN's log its primitives may run in there.
     is_logged = trial.kernels is not None and ONEDNN_LOG in trial.kernels.sources
     found = [
@@ -305,8 +311,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
         for kernel in evidence.kernels_of(trial)
         if _is_reference(kernel) or is_fallback(kernel) or (is_logged and kernel.name == CONVOLUTION_BACKWARD)
     ]
-    found.sort(key=lambda kernel: -(kernel.seconds or 0.0))
-    return found if evidence.takes_at_least(trial, _sum(found), _LEAST_SHARE_OF_FALLBACKS) else []
+    return sorted(found, key=lambda kernel: -(kernel.seconds or 0.0))
 
 
 def _sum(kernels: Sequence[Kernel]) -> float:
@@ -325,7 +330,8 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _runs_other_code(one: Trial) -> bool:
-    return bool(one.kernel_seconds) and not _dear_fallbacks(one)
+    """Without times, as where they are not reliable, none of its kernels may be one of these."""
+    return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
 
 
 def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel]) -> Severity:

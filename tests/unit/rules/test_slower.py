@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from builders import (
     Told,
     a_buffer,
@@ -387,6 +388,16 @@ def test_what_is_said_of_slow_code(told: Told) -> None:
             f"A configuration that runs other code is named, {'verified' if verified else 'not verified'}",
             slow_code(run_of(*FALLBACKS), frozen, comparison=a_comparison(a_ratio(FROZEN, 3.4)), recommendation=advice),
         )
+
+
+def test_a_configuration_whose_times_are_not_reliable_runs_other_code_if_none_of_its_kernels_is_slow_code() -> None:
+    default, comparison = run_of(*FALLBACKS), a_comparison(a_ratio(FROZEN, 3.4))
+    advice = a_recommendation(FROZEN, verified=True, speedup=a_speedup(3.4))
+    for kernel, severity in ((a_kernel("convolution", 1e-3), "error"), (FALLBACKS[0], "note")):
+        untimed = msgspec.structs.replace(kernel, seconds=None)
+        frozen = a_trial(FROZEN, kernels=kernels(seconds=None, kernels=(untimed,), count=1))
+        (finding,) = slow_code(default, frozen, comparison=comparison, recommendation=advice)
+        assert finding.severity == severity
 
 
 def test_what_is_no_slow_code() -> None:
