@@ -219,7 +219,7 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
                 beaten.append(f"{shown(better.name)} is faster than {shown(name)}")
     against = "" if times.is_baseline(trial.name) else f", against {shown(trial.name)}"
     facts = (
-        f"not certainly faster{against}: {listing(distinct(slow))}" if slow else None,
+        f"not certainly faster{against}: {joined(distinct(slow))}" if slow else None,
         listing(distinct(beaten)),
         f"the same code: {listing(same)}" if same else None,
         f"{listing(failed)} failed, or computed something else" if failed else None,

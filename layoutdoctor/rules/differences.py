@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE_OF_CALL = 0.02
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
+_SEVERAL = 2
 _NO_PLACE = frozenset(
     "full arange iota scalar_tensor constant view reshape expand permute select slice unsqueeze".split()
 )
@@ -122,9 +123,15 @@ def _assignments(trial: Trial) -> list[_Assignments]:
     for graph in trial.graphs:
         for kernel in distinct(buffer.kernel for buffer in graph.buffers):
             nodes, seconds = slice_assignments(graph, kernel), evidence.seconds_of_kernel(trial, graph, kernel)
-            if len(nodes) > 1 and evidence.takes_at_least(trial, seconds, _LEAST_SHARE_OF_KERNELS):
+            if len(nodes) >= _SEVERAL and evidence.takes_at_least(trial, seconds, _LEAST_SHARE_OF_KERNELS):
                 found.append(_Assignments(kernel, nodes, seconds or 0.0))
     return sorted(found, key=lambda one: -one.seconds)
+
+
+def _assigns_nothing(trial: Trial) -> bool:
+    """Whether no generated kernel of a trial writes a tensor again for each slice, whatever time it takes."""
+    pairs = ((graph, name) for graph in trial.graphs for name in distinct(b.kernel for b in graph.buffers))
+    return all(len(slice_assignments(graph, name)) < _SEVERAL for graph, name in pairs)
 
 
 def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Assignments]) -> Finding:
@@ -136,7 +143,7 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
         f"slice assignments take {wording.cost_words(trial, seconds)} in generated code, which writes the whole tensor "
         f"({shape_words(shape)}) {count_of(len(nodes), 'time')}",
         "write it once: pad the parts with torch.nn.functional.pad, and torch.stack or torch.cat them",
-        severity=severity_of_loss(Times(diagnosis), trial, share, lambda cure: not _assignments(cure)),
+        severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
         at=_line_of_assignment(trial, found),
         evidence=[one.kernel for one in found],
         seconds=seconds,

@@ -305,6 +305,11 @@ def test_what_is_said_of_slice_assignments(told: Told) -> None:
     told("In the recommended configuration", replaced(*both, comparison=comparison, recommendation=advice))
     default = assigning("inductor", 6), a_trial(FROZEN)
     told("In the default alone", replaced(*default, comparison=comparison, recommendation=advice))
+    advice = a_recommendation(FROZEN, verified=True, speedup=a_speedup(2.3))
+    for recommended, severity in ((a_trial(FROZEN), "error"), (assigning(FROZEN, 0), "warning")):
+        trials = assigning("inductor", 6), recommended
+        (finding,) = replaced(*trials, comparison=comparison, recommendation=advice)
+        assert (finding.configuration, finding.severity) == ("inductor", severity)
     for trial in (assigning("inductor", 0.9), assigning("inductor", 6, count=1)):
         assert replaced(trial) == []
 
