@@ -304,5 +304,12 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    known = [parameter for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK]
-    return dict(Counter(name for parameter in known for name in layout_of(parameter).memory_formats))
+    """Each once: one that satisfies several formats, such as a 1x1 weight, in the one that most others are in."""
+    every = [
+        layout_of(parameter).memory_formats for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK
+    ]
+    sure = Counter(formats[0] for formats in every if len(formats) == 1)
+    either = [formats for formats in every if len(formats) > 1]
+    return dict(
+        sure + Counter(max(formats, key=lambda one: (sure[one], one == "contiguous_format")) for formats in either)
+    )
