@@ -97,7 +97,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
     Attributes:
         stride: Strides in elements; None if it is no strided tensor.
         memory_formats: Every memory format it satisfies.
-        name: Its parameter in the model's signature, or its key; None if it is the only input.
+        name: Its parameter in the model's signature, or its key; None if not recorded.
         symbolic: Dimensions that may have another size in another call: exported so, or marked with ``mark_dynamic``.
     """
 
@@ -124,7 +124,8 @@ class Subject(Record, frozen=True, kw_only=True):
         model: Class name of the model; None for a function or a trace.
         parameter_count: Elements in all parameters; None if there is no module.
         convolution_module_count: nn.Conv* modules in the model; None if there is no module.
-        parameter_formats: How many 4-D and 5-D parameters satisfy each memory format, before any configuration.
+        parameter_formats: How many 4-D and 5-D parameters are in each memory format, before any configuration. One that
+            satisfies several counts in the one that most others are in.
         notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
         target: The device that graphs were lowered for without its being there (``cuda:90``); None if it really ran.
     """

@@ -47,6 +47,20 @@ def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
     return weight if weight in nodes and nodes[weight].op in ("placeholder", "get_attr") else None
 
 
+def is_computed_weight(node: FxNode, nodes: Mapping[str, FxNode]) -> bool:
+    """Whether a convolution's weight is computed of several graph inputs in a call, as one modulated per sample is."""
+    position = 2 if "convolution_backward" in node.target else 1
+    if len(node.inputs) <= position or weight_of(node, nodes) is not None:
+        return False
+    front, seen = [node.inputs[position]], set[str]()
+    while front:
+        name = front.pop()
+        if name in nodes and name not in seen:
+            seen.add(name)
+            front += nodes[name].inputs
+    return sum(nodes[name].op in ("placeholder", "get_attr") for name in seen) > 1
+
+
 def _shape(node: FxNode) -> tuple[int | str, ...] | None:
     return None if node.layout is None else node.layout.shape
 

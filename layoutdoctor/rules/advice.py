@@ -1,6 +1,6 @@
 """
-How fast the configurations of a diagnosis are, and what may be suggested: nothing that was measured as no faster, that
-failed or goes against the recommendation.
+How fast the configurations of a diagnosis are, and which may be suggested: those that are certainly faster, are right,
+and are not clearly beaten by one that demands no more.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Ratio
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, Ratio
 from layoutdoctor.diagnosis.configurations import base_name
-from layoutdoctor.examination.choice import judge, ratio_of
+from layoutdoctor.examination.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import distinct, joined, listing, shown
+from layoutdoctor.words import distinct, joined, listing, ratio_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,27 +70,37 @@ class Times:
         trial = self.diagnosis.measured_trial(name)
         return trial is None or trial.equivalence is None or trial.equivalence.status != "different"
 
-    def is_advisable(self, name: str, than: str) -> bool:
-        """
-        Whether a configuration may be advised instead of another one.
+    def is_faster(self, name: str, than: str) -> bool:
+        """Whether a configuration is certainly faster than another one, and its outputs are not known to be wrong."""
+        gain = self.over(name, than)
+        return gain is not None and gain.verdict == FASTER and self.computes_right(name)
 
-        It is faster, or the interval leaves that open and the median is above 1; it is not slower than the baseline;
-        its outputs are right.
-        """
-        ratio, gain = self.ratio(name), self.over(name, than)
-        if ratio is None or gain is None or not self.computes_right(name):
-            return False
-        is_slower = ratio.verdict == SLOWER or (ratio.median < 1 and ratio.verdict != EQUAL)
-        return not is_slower and (gain.verdict == FASTER or (gain.verdict == INCONCLUSIVE and gain.median > 1))
+    def is_advisable(self, name: str, than: str) -> bool:
+        """Whether a configuration may be advised instead of another one: it is faster, and no other one beats it."""
+        return self.is_faster(name, than) and self.better_than(name) is None
+
+    def better_than(self, name: str) -> Ratio | None:
+        """The fastest configuration that is more than 3 % faster than one and demands no more; None if none is."""
+        ratio, most = self.ratio(name), self._demands(name)
+        better = [
+            other
+            for own in {*eligible_names(self.diagnosis.trials), self.baseline}
+            if ratio is not None
+            and (other := self.ratio(own)) is not None
+            and self.computes_right(own)
+            and other.median > (1 + EQUALITY) * ratio.median
+            and self._demands(own) <= most
+        ]
+        return max(better, key=self._preference, default=None)
+
+    def _demands(self, name: str) -> tuple[bool, bool, int]:
+        trial = self.diagnosis.measured_trial(name)
+        return (False, False, 0) if trial is None else demands(trial.configuration)
 
     def fastest(self, names: Iterable[str]) -> Ratio | None:
-        """The ratio of the fastest of some configurations that are faster than the baseline; None if none is."""
-        faster = [
-            ratio
-            for name in names
-            if (ratio := self.ratio(name)) is not None and ratio.verdict == FASTER and self.computes_right(name)
-        ]
-        return max(faster, key=self._preference, default=None)
+        """The ratio of the fastest of some configurations that may be advised over the baseline; None if none may."""
+        advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
+        return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
     def _preference(self, ratio: Ratio) -> tuple[bool, float]:
         return ratio.name == self._recommended, ratio.median
@@ -120,35 +130,38 @@ class Times:
         return None if best is None else clean[best.name]
 
     def is_worth_it(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
-        """Whether trials without the trouble were measured and none of them may be advised: the trouble pays."""
-        clean = self.clean_trials(trial, is_clean)
-        is_measured = any(self.over(other.name, trial.name) is not None for other in clean)
-        return is_measured and self.clean_alternative(trial, is_clean) is None
+        """Whether trials without the trouble were measured and none of them may be faster: the trouble pays."""
+        gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
+        known = [gain for gain in gains if gain is not None]
+        return bool(known) and all(gain.verdict != FASTER and not _may_be_faster(gain) for gain in known)
 
 
-def ratio_words(ratio: Ratio) -> str:
-    """``"1.15x, 0.98x to 1.31x"``."""
-    return f"{format_ratio(ratio.median)}, {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+def _may_be_faster(ratio: Ratio) -> bool:
+    return ratio.verdict == INCONCLUSIVE and ratio.median > 1
 
 
-def speed_words(ratio: Ratio, baseline: str) -> str:
-    """``"eager runs at 0.61x the speed of the default (0.60 to 0.62)"``."""
-    ends = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return f"{shown(ratio.name)} runs at {format_ratio(ratio.median)} the speed of {shown(baseline)} ({ends})"
+def speed_words(ratio: Ratio) -> str:
+    """``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster (0.99 to 1.11), not certain"``."""
+    return f"{shown(ratio.name)} {is_words(ratio)}"
+
+
+def is_words(ratio: Ratio) -> str:
+    """The same without the name."""
+    return f"{'' if ratio.verdict == INCONCLUSIVE else 'is '}{ratio_words(ratio)}"
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
     """The measured ratio of another trial, which has been named, and of the trial a finding is about; empty if none."""
     better, own = times.ratio(other.name), times.ratio(trial.name)
     if better is None or times.is_baseline(other.name):
-        return "" if own is None or times.is_baseline(trial.name) else speed_words(own, times.baseline)
+        return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
     beside = "" if own is None or times.is_baseline(trial.name) else f"; {shown(own.name)} {format_ratio(own.median)}"
-    return f"measured {ratio_words(better)}{beside}"
+    return f"{ratio_words(better)}{beside}"
 
 
 OFF = ("inductor-layout-opt-off",)
 SWITCH_OFF = 'switch it off for this model: torch.compile(model, options={"layout_optimization": False})'
-_ERROR_GAIN = 0.05
+ERROR_GAIN = 0.05
 _FAILED = ("failed", "crashed", "timed_out")
 
 
@@ -174,7 +187,7 @@ def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) 
 
 
 def is_worth_trying(times: Times, trial: Trial, ways: Iterable[str]) -> bool:
-    """Whether none of some configurations was tried, or one of them may be advised."""
+    """Whether none of some configurations was tried and timed, or one of them may be advised."""
     tried = [answer for name in ways if (answer := _may_help(times, trial, name)) is not None]
     return not tried or any(tried)
 
@@ -190,20 +203,28 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
-    """What this diagnosis knows of configurations that are not worth trying again."""
-    failed, measured = [], []
+    """Why none of some configurations is advised: those that were tried are no faster, beaten by others, or failed."""
+    failed, slow, beaten, same = [], [], [], []
     tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
     for name, one in tried.items():
         if one.status in _FAILED or not times.computes_right(name):
             failed.append(shown(name))
-        elif times.diagnosis.measured_trial(name) is not trial:
-            ratio = times.ratio(trial.name if times.is_baseline(name) else name)
-            measured += [speed_words(ratio, times.baseline)] if ratio is not None else []
+        elif times.diagnosis.measured_trial(name) is trial:
+            same += [shown(name)] if one is not trial else []
+        elif (gain := times.over(name, trial.name)) is not None:
+            better = times.better_than(name)
+            if gain.verdict != FASTER:
+                slow.append(speed_words(gain))
+            elif better is not None:
+                beaten.append(f"{shown(better.name)} is faster than {shown(name)}")
+    against = "" if times.is_baseline(trial.name) else f", against {shown(trial.name)}"
     facts = (
-        listing(distinct(measured)),
+        f"not certainly faster{against}: {joined(distinct(slow))}" if slow else None,
+        listing(distinct(beaten)),
+        f"the same code: {listing(same)}" if same else None,
         f"{listing(failed)} failed, or computed something else" if failed else None,
     )
-    return joined(("no configuration that was tried is faster", joined(facts)), ": ")
+    return joined(facts)
 
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
@@ -218,10 +239,10 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
     if advice is None or advice.configuration is None or not times.is_baseline(name):
         return None
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
-    if not chosen or times.is_baseline(advice.configuration) or any(map(is_this, chosen)):
+    if not chosen or any(map(is_this, chosen)) or not times.is_advisable(advice.configuration, name):
         return None
-    measured = f": measured {ratio_words(advice.speedup)}" if advice.speedup is not None else ""
-    return f"use {shown(advice.configuration)}{measured}"
+    ratio = times.ratio(advice.configuration)
+    return f"use {shown(advice.configuration)}" + ("" if ratio is None else f": {ratio_words(ratio)}")
 
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
@@ -238,10 +259,12 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     return f"use {shown(other.name)}: it {what}; {measured}"
 
 
-def use_or_recommended(diagnosis: Diagnosis, account: Account) -> str:
-    """The suggestion to use the faster one of an account, or the recommended one if that is a third one."""
-    recommended = other_cure(Times(diagnosis), account.slower, lambda cure: cure.name == account.faster)
-    return recommended or f"use {shown(account.faster)}"
+def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
+    """The suggestion to use the faster one of an account; None if it is not advisable, or another is recommended."""
+    times = Times(diagnosis)
+    if other_cure(times, account.slower, lambda cure: cure.name == account.faster) is not None:
+        return None
+    return f"use {shown(account.faster)}" if times.is_advisable(account.faster, account.slower) else None
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
@@ -249,8 +272,22 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
     advice = diagnosis.recommendation
     if advice is None or not advice.verified or advice.speedup is None:
         return None
-    is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + _ERROR_GAIN
+    is_enough = advice.speedup.verdict == FASTER and advice.speedup.median >= 1 + ERROR_GAIN
     return diagnosis.measured_trial(diagnosis.recommended_name) if is_enough else None
+
+
+def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: Callable[[Trial], bool]) -> Severity:
+    """
+    ``error`` for 5 % lost if the recommended configuration was verified and loses nothing there, ``warning`` for 2 %.
+
+    Args:
+        share: What the finding's own trouble takes of the trial's time; not all that another configuration saves.
+        is_cured: Whether a trial is free of the trouble.
+    """
+    if trial.is_static or share is None or share < NEGLIGIBLE_SHARE:
+        return "note"
+    cure = verified_cure(times.diagnosis) if share >= ERROR_GAIN and times.is_baseline(trial.name) else None
+    return "error" if cure is not None and is_cured(cure) else "warning"
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
@@ -294,16 +331,19 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
 
 
 def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
+    times = Times(diagnosis)
     if trial.same_as is not None:
         why = f"the compiled code is the same as of {shown(trial.same_as)}"
     elif trial.failure is not None:
         why = f"it failed ({trial.failure.message})"
-    elif not Times(diagnosis).computes_right(trial.name):
+    elif not times.computes_right(trial.name):
         why = "its outputs differ"
     elif ratio is None:
         why = "it was not timed"
+    elif (better := times.better_than(trial.name)) is not None:
+        why = f"{shown(better.name)} is faster"
     elif ratio.verdict == FASTER and base is not None:
-        return f"{shown(trial.name)}: measured {ratio_words(ratio)}, against {shown(base.name)}"
+        return f"{shown(trial.name)}: {ratio_words(ratio)} than {shown(base.name)}"
     else:
-        why = f"{'measured' if ratio.verdict == INCONCLUSIVE else 'no faster, measured'} {ratio_words(ratio)}"
+        why = ratio_words(ratio)
     return f"{shown(trial.name)} was tried: {why}"

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.costs import (
     all_conversions_of,
-    counted_conversions,
     dearest_of,
-    launch_count,
     sum_of_known,
 )
 from layoutdoctor.rules import evidence, wording
@@ -23,16 +21,16 @@ from layoutdoctor.rules.advice import (
     Times,
     advised,
     channels_last_ways,
+    is_words,
     is_worth_trying,
     other_cure,
-    ratio_words,
     refusal,
     severity_of_gain,
     speed_words,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
@@ -140,7 +138,7 @@ def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
         because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
         message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
         advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
-        suggestion = joined((advice, _measured_words(Times(diagnosis))))
+        suggestion = joined((advice, _measured_words(Times(diagnosis), trial)))
         yield _veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
 
 
@@ -180,17 +178,19 @@ def _deciding(decision: Decision) -> list[Convolution]:
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
-def _measured_words(times: Times) -> str:
+def _measured_words(times: Times, trial: Trial) -> str:
     """The measured ratio of the ways around a veto; empty if none was measured."""
     gain, forced = times.fastest(_WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
-        return speed_words(gain, times.baseline)
-    if forced is None:
-        return ""
-    if forced.verdict == INCONCLUSIVE:
-        return f"{shown(FORCED)}: measured {ratio_words(forced)}"
-    words = speed_words(forced, times.baseline)
-    return f"the veto is right here: {words}" if forced.verdict == SLOWER else f"the veto costs nothing here: {words}"
+        return speed_words(gain)
+    known = {
+        SLOWER: "the veto is right here",
+        EQUAL: "the veto costs nothing here",
+        INCONCLUSIVE: "whether the veto costs anything is not certain",
+    }
+    if forced is None or forced.verdict not in known:
+        return "" if forced is None else refusal(times, trial, (FORCED,))
+    return f"{known[forced.verdict]}: {speed_words(forced)}"
 
 
 def _veto_finding(
@@ -204,7 +204,10 @@ def _veto_finding(
     return rule.finding(
         trial.name,
         message,
-        against or suggestion or _measured_words(times) or (f"on the device itself, {how}" if trial.is_static else how),
+        against
+        or suggestion
+        or _measured_words(times, trial)
+        or (f"on the device itself, {how}" if trial.is_static else how),
         severity=severity_of_gain(gain),
         at=deciding[0] if deciding else None,
         evidence=decision.deciding_nodes,
@@ -227,11 +230,11 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
         if _are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
             return
         count = sum(decision.convolution_count for decision in idle)
-        message = f"layout optimization applied, 0 of {count_of(count, 'convolution')} made channels-last"
+        message = f"layout optimization made 0 of {count_of(count, 'convolution')} channels-last"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
-            message + _rank_words(diagnosis, trial, convolutions) + _returned_words(diagnosis, trial),
+            message + _rank_words(convolutions) + _returned_words(diagnosis, trial),
             _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
@@ -253,15 +256,12 @@ def _are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Con
     return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None
 
 
-def _rank_words(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> str:
+def _rank_words(convolutions: Sequence[Convolution]) -> str:
     """That Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
     ranks = {convolution.rank or 0 for convolution in convolutions}
     if not ranks or ranks & {0, 2}:
         return ""
-    off = _without(diagnosis, trial)
-    is_same = len(_compiled_conversions(trial)) == (0 if off is None else len(_compiled_conversions(off)))
-    toggling = ", so toggling layout_optimization changes nothing with model and input as given" if is_same else ""
-    return f": all are {' or '.join(f'{n}-D' for n in sorted(ranks))} and Inductor's rule covers 2-D only{toggling}"
+    return f": it knows 2-D only, and all are {' or '.join(f'{n}-D' for n in sorted(ranks))}"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
@@ -271,24 +271,21 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
         return ""
     outputs = [conversion for conversion in conversions if conversion.role == "exit"]
     back = [conversion for conversion in conversions if conversion.role != "exit"]
-    brings = f"brings {count_of(len(back), 'tensor')} from channels_last_3d back to contiguous{_cost_words(back)}"
-    copies = f"copies {count_of(len(outputs), 'output')} from contiguous to channels_last_3d{_cost_words(outputs)}"
+    brings = f"brings {count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}"
+    copies = f"copies {count_of(len(outputs), 'output')} to channels_last_3d{_cost_words(outputs)}"
     words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words += f"; the format ends at {listing(ends, 3)}" if ends else ""
-    times, name = Times(diagnosis), shown(where.name)
-    ratio = times.ratio(where.name)
-    if ratio is not None and ratio.verdict == SLOWER:
-        name += f", at {format_ratio(ratio.median)} the speed of {shown(times.baseline)},"
-    return f"; under {name} the compiler {words}{_without_words(times, where)}"
+    return f"; under {shown(where.name)} the compiler {words}{_without_words(Times(diagnosis), where)}"
 
 
 def _cost_words(conversions: Sequence[Conversion]) -> str:
     moved = sum_of_known(c.bytes_moved for c in conversions)
     seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
-    known = (None if moved is None else format_bytes(moved), None if seconds is None else format_seconds(seconds))
-    return f" ({words})" if (words := joined(known, ", ")) else ""
+    known = None if moved is None else format_bytes(moved)
+    words = known if seconds is None else format_seconds(seconds)
+    return f" ({words})" if words else ""
 
 
 def _without_words(times: Times, trial: Trial) -> str:
@@ -297,12 +294,9 @@ def _without_words(times: Times, trial: Trial) -> str:
     if off is None:
         return ""
     left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
-    library, rest = (launch_count(c for c in counted_conversions(t) if c.owner == "library") for t in (trial, off))
     words = f"it converts {f'{left} of {len(_compiled_conversions(trial))}' if left else 'none'}"
-    words += f", the library {rest or 'none'} of {library}" if rest < library else ""
     if gain is not None:
-        words += f": a call runs at {format_ratio(gain.median)} the speed of {shown(trial.name)}"
-        words += f" ({gain.low:.2f} to {gain.high:.2f})"
+        words += f" and {is_words(gain)}"
     return f"; under {shown(off.name)} {words}"
 
 
@@ -362,7 +356,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
     against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
-    return against or f"{advice}: {speed_words(gain, times.baseline)}"
+    return against or f"{advice}: {speed_words(gain)}"
 
 
 LD201 = Rule("LD201", "layout-optimization-without-effect", without_effect)
@@ -474,7 +468,7 @@ def _mismatch_suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
         return f"{against}; {counted}"
     if gain is not None:
         best = [words for words, names in ways.items() if gain.name in names]
-        return joined((*best, speed_words(gain, times.baseline), counted))
+        return joined((*best, speed_words(gain), counted))
     left = [words for words, names in ways.items() if is_worth_trying(times, trial, names)]
     return joined((", or ".join(left) or refusal(times, trial, every), counted))
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
@@ -90,11 +90,12 @@ def has_backward(trial: Trial) -> bool:
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
-    """The 4-D and 5-D inputs that do not satisfy the channels-last format of their rank."""
+    """The inputs that do not satisfy the channels-last format of their rank, which convolutions use."""
     return tuple(
         tensor
         for tensor in diagnosis.subject.inputs
         if (wanted := CHANNELS_LAST_BY_RANK.get(len(tensor.shape))) and wanted not in tensor.memory_formats
+        if all(wanted in used for used in (formats_in_use(trial) for trial in own_trials(diagnosis)) if used)
     )
 
 
@@ -128,6 +129,13 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
     graphs = [graph for graph in trial.graphs if kernel.graph in (None, graph.name)]
     found = [node for graph in graphs for node in graph.nodes if node.name == kernel.node]
     return found[0] if len(found) == 1 else None
+
+
+def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
+    """A generated kernel's time; None if another graph has one of its name and the list does not say which ran."""
+    graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
+    ran = (k for k in kernels_of(trial) if k.name == kernel)
+    return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
@@ -191,6 +199,14 @@ def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> se
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
     ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     ranks |= {len(c.source.shape) for c in converted if c.source is not None}
+    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
+
+
+def formats_in_use(trial: Trial) -> set[MemoryFormat]:
+    """The channels-last formats of the results of convolutions, by rank; empty if no convolution was recorded."""
+    results = (node.layout for graph in trial.graphs for node in graph.nodes if is_convolution(node))
+    ranks = {len(layout.shape) for layout in results if layout is not None}
+    ranks |= {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 
 

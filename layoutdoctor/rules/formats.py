@@ -16,8 +16,8 @@ from layoutdoctor.examination.costs import (
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
+    ERROR_GAIN,
     Times,
-    alternative_words,
     channels_last_ways,
     other_cure,
     severity_of_gain,
@@ -61,13 +61,14 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
             wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions)),
             f"{shown(gain.name)} {rest}" if rest else None,
         )
-    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain, times.baseline)}"
+    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain)}"
     cure, measured = verified_cure(diagnosis), baseline.measurement
+    is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
         joined((message, joined(facts, ", ") if facts else None)),
         other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
-        severity="error" if cure and _is_channels_last(cure.configuration) else severity_of_gain(gain),
+        severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
         seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
@@ -240,13 +241,13 @@ def _count_words(graph: Graph) -> str:
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
     times, ways = Times(diagnosis), channels_last_ways(trial)
-    other = diagnosis.measured_trial("eager-channels-last")
     advice = (
         f"convert the input and the parameters too: model = model.to(memory_format=torch.{wanted}); "
         f"x = x.to(memory_format=torch.{wanted})"
     )
-    measured = alternative_words(times, trial, other) if other is not None and other is not trial else None
-    return unless_refuted(times, trial, ways, joined((advice, measured)))
+    gains = (times.over(name, trial.name) for name in ways if times.is_advisable(name, trial.name))
+    measured = (f"{speed_words(gain)} than {shown(trial.name)}" for gain in gains if gain is not None)
+    return unless_refuted(times, trial, ways, joined((advice, *measured)))
 
 
 LD502 = Rule("LD502", "mixed-formats-in-model", mixed_formats)

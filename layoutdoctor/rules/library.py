@@ -60,14 +60,14 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{asked} asked for by the model's own code" if asked else None,
         )
         costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(copies))
-        again = "; no line was recorded: record again with torch.profiler.profile(with_stack=True)"
+        again = "; record again with torch.profiler.profile(with_stack=True) for its line"
         if any(conversion.location is not None for conversion in copies):
             again = ", and record again"
         yield LD108.finding(
             trial.name,
             joined((joined(facts, ", "), *costs)),
-            "look there for a permute or transpose, an input in another format than the model, or an operation that "
-            f"returns contiguous; keep one memory format from the input to the output{again}",
+            "keep one memory format from the input to the output: look there for a permute, a transpose or an "
+            f"operation that returns contiguous{again}",
             severity=evidence.severity_of_cost(trial, unasked),
             conversions=copies,
         )
@@ -246,11 +246,11 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
 def _counted_twice_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """How many of them other findings count as well, so that nobody adds their costs up."""
     counts, named = {c.id: c.count for c in conversions}, []
-    for rule, words in ((LD101, "round trips"), (LD102, "tensors converted more than once"), (LD103, "weights")):
+    for rule in (LD101, LD102, LD103):
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
         count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
-        named += [f"{rule.code} counts {count} too ({words})"] if count else []
-    return f"of these, {listing(named)}" if named else None
+        named += [f"{count} in {rule.code}"] if count else []
+    return f"also counted: {listing(named)}" if named else None
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:
@@ -283,9 +283,8 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
     is_last = wanted != "torch.contiguous_format"
     if _is_one_convolution(conversions):
         advice = (
-            f"one convolution alone pays: convert its weight once, that_module.to(memory_format={wanted}), and give "
-            "it an input in that format if you can; its result then comes in that format, so look at what reads it, "
-            "and record again; the rest of the model can stay as it is"
+            f"one convolution alone pays: give its weight and, if you can, its input the format once, "
+            f"that_module.to(memory_format={wanted}); record again"
         )
         if is_last and len(ranks) != 1:
             advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"

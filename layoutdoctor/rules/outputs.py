@@ -216,8 +216,7 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
         ]
         yield LD505.finding(
             trial.name,
-            f"comparing memory formats is unsafe for this model: {calls} the raw storage of {value}; results are "
-            "compared only with eager on the same input format"
+            f"comparing memory formats is unsafe: {calls} the raw storage of {value}"
             + (f"; the outputs of {listing(different)} differ" if different else ""),
             "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
             "memory format that the model was written for",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------- LD104: inside the model
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
-_MODULES_NAMED = 6
-_LINES_NAMED = 3
+_MODULES_NAMED = 3
+_LINES_NAMED = 2
 _USER_CALLS = frozenset({"contiguous", "to", "clone"})
 _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
@@ -60,8 +60,8 @@ _EAGER_ADVICE = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
     **dict.fromkeys(("repeat", "repeat_interleave"), _REPEATED),
     "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
-    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group, which computes "
-    "the same; or compile: Inductor fuses the norm, so that no conversion is left",
+    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group; or compile: "
+    "Inductor fuses the norm",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
@@ -103,13 +103,15 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Those of a trial, without the model's own calls (LD501) and compiled backward graphs (LD206)."""
+    """Those of a format that convolutions use, without the model's own calls (LD501) and backward graphs (LD206)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
+    used = evidence.formats_in_use(trial)
     return [
         breaker
         for graph in evidence.forward_graphs(trial)
         for breaker in graph.breakers
-        if _format(breaker) is not None and _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
+        if (lost := _format(breaker)) is not None and (lost in used or not used)
+        if _op(breaker) not in _USER_CALLS and (graph.name, breaker.node) not in asked
     ]
 
 
@@ -223,12 +225,11 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
 
 
 def _around_words(times: Times, trial: Trial) -> str | None:
-    """The fastest trial that converts no activation inside the model, however fast; None if all do."""
+    """The trials that convert no activation inside the model, if none was timed or one may be advised; else None."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
-    ratios = [ratio for other in clean if (ratio := times.ratio(other.name)) is not None]
-    if ratios:
-        best = speed_words(max(ratios, key=lambda ratio: ratio.median), times.baseline)
-        return f"{best} and converts nothing around it"
+    if any(times.ratio(other.name) is not None for other in clean):
+        gain = times.fastest(other.name for other in clean)
+        return None if gain is None else f"{speed_words(gain)}, and converts nothing around it"
     names = listing([shown(other.name) for other in clean])
     return f"nothing is converted around it in {names}: measure that" if clean else None
 

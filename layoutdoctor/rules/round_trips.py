@@ -10,7 +10,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.costs import all_conversions_of, conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead, verified_cure
+from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
 
-_KINDS_NAMED = 3
+_KINDS_NAMED = 2
 # The first conversion goes out of the layout that the library computes in, or into it.
 _OUT = ("to_contiguous", "from_blocked")
 _INTO = ("to_channels_last", "to_blocked")
@@ -114,9 +114,8 @@ class _Facts:
         is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
         joint = layout_words(second.source)
         return (
-            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in "
-            f"{'contiguous_format' if joint == 'contiguous' else joint} at {cat.removesuffix('.default')}{through} and "
-            f"converted back{' for the next convolution' if is_read else ''}"
+            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {joint}{through} and converted "
+            f"back{' for the next convolution' if is_read else ''}"
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
@@ -160,10 +159,7 @@ def _severity(times: Times, facts: _Facts) -> Severity:
         return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
     if facts.are_of_library(pairs) and times.is_worth_it(trial, _is_clean):
         return "note"
-    severity, cure = evidence.severity_of_cost(trial, _seconds(pairs)), verified_cure(times.diagnosis)
-    if severity == "note" or cure is None or not times.is_baseline(trial.name):
-        return severity
-    return "error" if _is_clean(cure) else severity
+    return severity_of_loss(times, trial, evidence.share_of_kernels(trial, _seconds(pairs)), _is_clean)
 
 
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
@@ -193,7 +189,7 @@ def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         wording.on_shapes(pair.tensor_shape for pair in pairs),
         facts.cost_words(pairs),
         wording.dearest_words(pairs),
-        f"{which} through a group norm that runs in contiguous_format only" if norms else None,
+        f"{which} through a group norm, which runs contiguous only" if norms else None,
     )
     return joined(parts)
 
@@ -249,12 +245,7 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
     ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
     tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
-    norms = (
-        "; around a group norm that is not enough in eager: it converts its input itself, unless torch.compile or a "
-        "group norm for channels_last takes its place"
-        if any(map(_has_contiguous_norm, pairs))
-        else ""
-    )
+    norms = "; in eager a group norm converts its input itself" if any(map(_has_contiguous_norm, pairs)) else ""
     return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
 
 

@@ -1,4 +1,4 @@
-"""LD302 to LD308: kernels that are slower in one format, or than other code, and memory that is given back."""
+"""LD302 to LD305: kernels that are slower in one format, or than other code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.choice import KEEPS_MEMORY
 from layoutdoctor.examination.costs import Place, sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
@@ -15,16 +14,15 @@ from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     Times,
-    alternative_words,
+    refusal,
     severity_of_gain,
+    severity_of_loss,
     use_instead,
-    use_or_recommended,
-    verified_cure,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_significant, sum_if_all_known
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds, sum_if_all_known
 from layoutdoctor.words import (
     ONEDNN_LOG,
     count_of,
@@ -40,11 +38,11 @@ from layoutdoctor.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
+    from layoutdoctor.diagnosis.answer import Finding, Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Measurement, Trial
+    from layoutdoctor.diagnosis.trial import Trial
 
 
 # --------------------------------------------------------------------------- LD302: a batch norm reads another layout
@@ -248,7 +246,7 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
             reducing = [buffer for buffer in graph.buffers if buffer.kernel == kernel and buffer.is_reduction]
             origins = [nodes[n] for n in distinct(n for b in reducing for n in b.origins) if n in nodes]
             runs = [read.reduction_run for b in reducing for read in b.accesses if read.reduction_run is not None]
-            seconds, count = _seconds(trial, graph, kernel), _elements_read(graph, kernel)
+            seconds, count = evidence.seconds_of_kernel(trial, graph, kernel), _elements_read(graph, kernel)
             is_converting = any(conversion.kernel == kernel for conversion in graph.conversions)
             if seconds is None or not count or not origins or not runs or is_converting:
                 continue
@@ -256,13 +254,6 @@ def _reductions(trial: Trial) -> dict[_Work, _Reduction]:
             op = next((node for node in origins if node.called is not None), origins[0])
             found.setdefault(key, []).append(_Reduction(kernel, seconds, op, min(runs)))
     return {key: members[0] for key, members in found.items() if len(members) == 1}
-
-
-def _seconds(trial: Trial, graph: Graph, kernel: str) -> float | None:
-    """The kernel's time; None if another graph has one of the same name and the list does not say which ran."""
-    graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
-    ran = (k for k in kernels_of(trial) if k.name == kernel)
-    return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def _elements_read(graph: Graph, kernel: str) -> int | None:
@@ -276,106 +267,6 @@ def _elements_read(graph: Graph, kernel: str) -> int | None:
 
 
 LD304 = Rule("LD304", "strided-reduction", strided_reductions)
-
-# ------------------------------------------------------- LD306 and LD307: rows of the account of a difference in time
-_LEAST_SHARE_OF_CALL = 0.02
-_SLOWER_KERNEL = 1.5
-_GENERATED = ("cpp_", "triton_")
-
-
-def _large(account: Account) -> list[AccountRow]:
-    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
-
-
-def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per account, for all generated kernels that are slower than the operations they replace."""
-    seen = set[tuple[str, ...]]()
-    for account in diagnosis.accounts:
-        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
-        seen.update(row.slower_kernels for row in rows)
-        if rows:
-            yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
-
-
-def _is_slower_kernel(row: AccountRow) -> bool:
-    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
-
-
-def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
-    worst, *others = rows
-    slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
-    names = [name for name in worst.slower_kernels if name.startswith(_GENERATED)]
-    message = (
-        f"{listing(names, 2)} {'computes' if len(names) == 1 else 'compute'} {_work_words(worst)} in "
-        f"{format_seconds(slower)}, in {shown(account.faster)} the same takes {format_seconds(faster)} "
-        f"({format_ratio(slower / faster)} slower)"
-    )
-    if others:
-        lost, verb = format_seconds(sum(row.seconds for row in others)), "loses" if len(others) == 1 else "lose"
-        message += f"; {len(others)} more {verb} {lost} so: {listing(distinct(map(_work_words, others)), 3)}"
-    return LD306.finding(
-        account.slower,
-        message,
-        f"{use_or_recommended(diagnosis, account)}, and report the kernel to PyTorch: its source is in the HTML report "
-        "and in the JSON",
-        severity="warning",
-        at=_place(worst),
-        evidence=[name for row in rows for name in row.slower_kernels],
-        seconds=sum(row.seconds for row in rows),
-    )
-
-
-def _place(row: AccountRow) -> Place:
-    return Place(row.module, next(iter(row.locations), None))
-
-
-def _work_words(row: AccountRow) -> str:
-    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
-
-
-LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
-
-
-def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per place and configuration."""
-    seen = set()
-    for account in diagnosis.accounts:
-        for row in _large(account):
-            place = account.slower, row.module, row.locations, row.backward
-            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
-            if is_one_call and place not in seen:
-                seen.add(place)
-                yield _operation_finding(diagnosis, account, row)
-
-
-def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
-    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
-    given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
-    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    around = f", or lay the input of this operation out in {wanted}"
-    if row.tensor_bytes and bandwidth:
-        seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
-        cost = (
-            f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
-        )
-        around = f"; converting around this operation alone brings nothing: {cost}"
-        if seconds < row.seconds:
-            around = f", or convert to {wanted} around this operation: {cost}"
-    return LD307.finding(
-        account.slower,
-        f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
-        f"{wanted} ({shown(account.faster)})",
-        f"{use_or_recommended(diagnosis, account)}{around}",
-        severity="warning",
-        at=_place(row),
-        evidence=(*row.slower_kernels, *row.faster_kernels),
-        seconds=row.seconds,
-    )
-
-
-LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)
-
 
 # ------------------------------------------------------------------------------- LD305: reference code and fallbacks
 _LEAST_SHARE_OF_FALLBACKS = 0.10
@@ -398,7 +289,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
             f"{wording.cost_words(trial, _sum(kernels))}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
-            severity=_severity_of_fallbacks(times, trial, other, is_reference=any(map(_is_reference, kernels))),
+            severity=_severity_of_fallbacks(times, trial, other, kernels),
             evidence=codes,
             at=next(iter(nodes), None),
             seconds=_sum(kernels),
@@ -406,7 +297,13 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
-    """The dearest first; none if they take too little together."""
+    """None if they take too little together."""
+    found = _fallbacks(trial)
+    return found if evidence.takes_at_least(trial, _sum(found), _LEAST_SHARE_OF_FALLBACKS) else []
+
+
+def _fallbacks(trial: Trial) -> list[Kernel]:
+    """The dearest first."""
     # Without oneDNN's log its primitives may run in there.
     is_logged = trial.kernels is not None and ONEDNN_LOG in trial.kernels.sources
     found = [
@@ -414,8 +311,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
         for kernel in evidence.kernels_of(trial)
         if _is_reference(kernel) or is_fallback(kernel) or (is_logged and kernel.name == CONVOLUTION_BACKWARD)
     ]
-    found.sort(key=lambda kernel: -(kernel.seconds or 0.0))
-    return found if evidence.takes_at_least(trial, _sum(found), _LEAST_SHARE_OF_FALLBACKS) else []
+    return sorted(found, key=lambda kernel: -(kernel.seconds or 0.0))
 
 
 def _sum(kernels: Sequence[Kernel]) -> float:
@@ -434,15 +330,14 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _runs_other_code(one: Trial) -> bool:
-    return bool(one.kernel_seconds) and not _dear_fallbacks(one)
+    """Without times, as where they are not reliable, none of its kernels may be one of these."""
+    return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
 
 
-def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, *, is_reference: bool) -> Severity:
-    cure = verified_cure(times.diagnosis)
-    if cure is not None and times.is_baseline(trial.name) and _runs_other_code(cure):
-        return "error"
-    if is_reference:
-        return "warning"
+def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel]) -> Severity:
+    severity = severity_of_loss(times, trial, evidence.share_of_kernels(trial, _sum(kernels)), _runs_other_code)
+    if severity == "error" or any(map(_is_reference, kernels)):
+        return severity
     return severity_of_gain(times.over(other.name, trial.name) if other is not None else None)
 
 
@@ -454,12 +349,10 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
         tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
     if times.diagnosis.subject.device == "cuda":
         tries.append("torch.backends.cudnn.benchmark = True")
-    clean = times.clean_trials(trial, _runs_other_code)
+    clean = [one.name for one in times.clean_trials(trial, _runs_other_code)]
     if clean:
-        measured = listing(distinct(alternative_words(times, trial, one) or None for one in clean)) or "not timed"
-        names = listing([shown(one.name) for one in clean])
-        verb = "runs" if len(clean) == 1 else "run"
-        return f"{names} {verb} other code there: {measured}; compare also {listing(tries)}"
+        why = refusal(times, trial, clean) or "not timed"
+        return f"other code runs in {listing(map(shown, clean))}: {why}; compare also {listing(tries)}"
     others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
     if others and all(map(_dear_fallbacks, others)):
         return f"it is not the layout: compare {listing(tries)}"
@@ -467,32 +360,3 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
 
 
 LD305 = Rule("LD305", "reference-kernel", reference_kernels)
-
-# --------------------------------------------------------------------------------- LD308: memory that is given back
-_LEAST_FACTOR = 1.05
-_WARNING_FACTOR = 1.10
-_SETTINGS = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
-
-
-def memory_given_back(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the default and the recommended configuration."""
-    measured: dict[str, Measurement] = {}
-    for trial in (diagnosis.baseline, diagnosis.measured_trial(diagnosis.recommended_name)):
-        if trial is not None and trial.measurement is not None and trial.measurement.unkept_seconds:
-            measured[trial.name] = trial.measurement
-    factors = {name: one.unkept_factor for name, one in measured.items()}
-    name = max(factors, key=lambda name: factors[name], default=None)
-    if name is not None and factors[name] >= _LEAST_FACTOR:
-        takes = listing(
-            f"{shown(one)} takes {format_significant(factor)} times as long" for one, factor in factors.items()
-        )
-        yield LD308.finding(
-            name,
-            f"{takes} in a fresh process whose allocator gives memory back to the system (glibc's default)",
-            f"start the process with {_SETTINGS} in its environment",
-            severity="warning" if factors[name] >= _WARNING_FACTOR else "note",
-            seconds=(factors[name] - 1) * measured[name].median_seconds,
-        )
-
-
-LD308 = Rule("LD308", "memory-given-back", memory_given_back)

@@ -120,7 +120,7 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
                 f"{len(flat)} of {count_of(len(convolutions), 'convolution')} {'is a' if len(flat) == 1 else 'are'} "
                 "Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as well: "
                 f"{listing(names, 6)}",
-                f"fold the depth into the batch: {FOLDED}; in one report Conv3d's backward took 1.8 times Conv2d's",
+                f"fold the depth into the batch: {FOLDED}",
                 evidence=[convolution.node for convolution in flat],
                 at=flat[0],
             )
@@ -190,9 +190,9 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{len(gradients)} {noun} {verb} nominally other strides than the parameter, but the same bytes in "
-            f"both formats ({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' "
-            f"(pytorch issue #47163) is spurious here, no byte has to be moved for it{cause}",
+            f"{len(gradients)} {noun} {verb} other strides than the parameter, but the same bytes "
+            f"({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' is spurious "
+            f"(pytorch #47163){cause}",
             None,
             evidence=[g.parameter for g in gradients],
         )
@@ -205,8 +205,8 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         formats = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(shape)] for shape in shapes))
         yield LD504.finding(
             trial.name,
-            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes in "
-            f"both, so no conversion of {them} can be due, and is_contiguous() is true for both formats",
+            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes, so "
+            f"no conversion of {them} can be due",
             None,
             evidence=[node.name for node in inputs],
             at=inputs[0],
@@ -253,7 +253,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     applied = any(card.applied for card in evidence.cards_of(trial.graphs))
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:
         return ""
-    return f"; it comes from layout optimization: {shown(_OFF)} does not have it"
+    return f"; not in {shown(_OFF)}"
 
 
 def _strides(layout: Layout) -> str:
@@ -289,6 +289,8 @@ LD507 = Rule("LD507", "view-refuses-format", refused_views)
 # ---------------------------------------------------------------------------------------------------------- LD501
 _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
+_ASSIGNMENT = "copy_"
+"""A call of the model's own, or an assignment to a slice."""
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 
@@ -348,12 +350,19 @@ def _finding_about_call(
     place = line_words(first.location) if first.location is not None else first.module or "the model"
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
     call = f"{place} calls {_call_words(trial, first)} on a {formats} tensor ({wording.shape_of(first.source)})"
+    is_assignment = _called(trial, first) == _ASSIGNMENT
+    if is_assignment:
+        call = f"{place} copies a {formats} tensor ({wording.shape_of(first.source)}) into one of another layout"
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
     needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
     severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))
     if needed_by:
         suggestion = f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
+    elif is_assignment:
+        suggestion = (
+            "give the tensor that is written into the same memory format, or make it by torch.cat or torch.stack"
+        )
     elif not _leaves_channels_last(conversions):
         suggestion = "delete the call where the operation behind it takes a strided tensor, and measure again"
     else:
@@ -364,7 +373,13 @@ def _finding_about_call(
             suggestion += "; keep it where the reader of the output needs contiguous"
     return LD501.finding(
         trial.name,
-        joined((f"{call}: {cost}", needed, f"it converts nothing in {listing(free)}" if free else None)),
+        joined(
+            (
+                f"{call}: {cost}",
+                needed,
+                f"it converts nothing in {listing(free, 2)}" if free and not is_assignment else None,
+            )
+        ),
         suggestion,
         severity="note" if needed_by or not _leaves_channels_last(conversions) else severity,
         conversions=conversions,
@@ -385,10 +400,14 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter
     return f"{words} (fused)" if all(c.fused for c in conversions) else words
 
 
+def _called(trial: Trial, conversion: Conversion) -> str | None:
+    node = evidence.nodes_of_graph(trial, conversion.graph).get(conversion.node or "")
+    return None if node is None else node.called
+
+
 def _call_words(trial: Trial, conversion: Conversion) -> str:
     """The call of a line, as a person wrote it."""
-    node = evidence.nodes_of_graph(trial, conversion.graph).get(conversion.node or "")
-    called = node.called if node is not None and node.called in _CALLS else None
+    called = _called(trial, conversion) if _called(trial, conversion) in _CALLS else None
     if called is None and conversion.location is not None:
         match = _CALL_IN_CODE.search(conversion.location.code or "")
         called = match[1] if match is not None else None

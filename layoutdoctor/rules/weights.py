@@ -101,9 +101,13 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
         return f"{_convert_once(trial, weights)}{why}; and measure that"
-    tried = [other.name for other in times.diagnosis.trials if other.configuration.freezes]
+    tried = [other for other in times.diagnosis.trials if other.configuration.freezes]
+    left = [other for other in tried if other.status == "ok" and not is_cure(other)]
+    if left:
+        return f"frozen weights do not save them: {listing([f'{shown(one.name)} {_fewer(one)}' for one in left], 2)}"
     if tried or times.diagnosis.subject.device != "cpu":
-        return refusal(times, trial, tried)
+        no_other = "no configuration with fewer of them is certainly faster"
+        return refusal(times, trial, [other.name for other in tried]) or no_other
     return "measure whether frozen weights help: --configurations inductor,inductor-freezing"
 
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.costs import Place
 
 Thing = TypeVar("Thing")
-DIAGNOSE = "diagnose the model itself, which measures: python -m layoutdoctor model.py"
+DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
 BY_RANK = "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model that has both ranks"
-_PLACES_NAMED = 3
 _ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
 
 
@@ -101,13 +100,12 @@ def place_words(place: Place) -> str:
 
 
 def dearest_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
-    """The places that cost most: ``"most in layer3.0 (model.py:15) with 120 us and in conv1"``; None for one alone."""
+    """The place that costs most: ``"most in layer3.0 (model.py:15), 120 us"``; None for one alone."""
     found = places_of(costs)
-    named = [
-        place_words(place) + (f" with {format_seconds(place.seconds)}" if place.seconds is not None else "")
-        for place in found[:_PLACES_NAMED]
-    ]
-    return f"most {listing(named)}" if len(found) > 1 else None
+    if len(found) < 2:
+        return None
+    seconds = found[0].seconds
+    return f"most {place_words(found[0])}" + (f", {format_seconds(seconds)}" if seconds is not None else "")
 
 
 # ------------------------------------------------------------------------------------------------------- counts
@@ -191,7 +189,7 @@ def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
             format the model is in.
         is_of_one_rank: Whether the tensors are known to have the rank of that format; else one line cannot convert all.
     """
-    other = f"model = model.to(memory_format={memory_format}) and x = x.to(memory_format={memory_format})"
+    other = f"model and input in {memory_format}, by .to(memory_format=...)"
     if memory_format is None:
         other = "model and input in the other memory format, channels_last if they are contiguous now"
     elif not is_of_one_rank and memory_format != "torch.contiguous_format":
@@ -209,4 +207,4 @@ def miopen_words(conversions: Iterable[Conversion]) -> str:
     """
     if not any(c.kernel is not None and library_of(c.kernel) == "miopen" for c in conversions):
         return ""
-    return "; before ROCm 7, channels_last takes effect only with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"
+    return "; before ROCm 7, with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import inspect
@@ -241,10 +242,8 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
 
 
 def call_of(subject: LoadedSubject) -> Call:
-    """How lines to paste call it: with ``x`` where that is all it takes, else with the names of its parameters."""
+    """How lines to paste call it: with the names of its parameters."""
     has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # exported: replaced by a method that raises
-    if _is_x(subject):
-        return Call("model(x)", {"x": subject.args[0].dim()}, has_modes=has_modes)
     ranks: dict[str, int] = {}
     unassignable: list[str] = []
 
@@ -264,20 +263,18 @@ def call_of(subject: LoadedSubject) -> Call:
     return Call(f"model({', '.join(words)})", ranks, tuple(unassignable), has_modes)
 
 
-def _is_x(subject: LoadedSubject) -> bool:
-    """Whether a tensor is all that it takes."""
-    return len(subject.args) == 1 and not subject.kwargs and isinstance(subject.args[0], torch.Tensor)
-
-
 def _positional_names(subject: LoadedSubject) -> list[str]:
-    """What the positional arguments are called in the model's signature, else ``x1`` and on."""
+    """What the positional arguments are called in the model's signature, else ``x``, or ``x1`` and on."""
     called = subject.model.forward if isinstance(subject.model, nn.Module) else subject.model
     try:
         parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):  # written in C
         parameters = []
     known = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return [*known, *(f"x{number + 1}" for number in range(len(known), len(subject.args)))][: len(subject.args)]
+    count = len(subject.args)
+    if count == 1:
+        return ["x" if not known or hasattr(builtins, known[0]) else known[0]]  # torch's own modules say ``input``
+    return [*known, *(f"x{number + 1}" for number in range(len(known), count))][:count]
 
 
 def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
@@ -293,7 +290,7 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
                     stride=layout.stride,
                     dtype=str(leaf.dtype).removeprefix("torch."),
                     memory_formats=layout.memory_formats,
-                    name=None if _is_x(subject) else _input_name(path, names),
+                    name=_input_name(path, names),
                     symbolic=symbolic[len(described)],
                 )
             )
@@ -307,5 +304,12 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    known = [parameter for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK]
-    return dict(Counter(name for parameter in known for name in layout_of(parameter).memory_formats))
+    """Each once: one that satisfies several formats, such as a 1x1 weight, in the one that most others are in."""
+    every = [
+        layout_of(parameter).memory_formats for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK
+    ]
+    sure = Counter(formats[0] for formats in every if len(formats) == 1)
+    either = [formats for formats in every if len(formats) > 1]
+    return dict(
+        sure + Counter(max(formats, key=lambda one: (sure[one], one == "contiguous_format")) for formats in either)
+    )

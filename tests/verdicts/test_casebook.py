@@ -126,8 +126,7 @@ def test_C04_and_C06_the_decision_is_applied_in_the_forward_only(name: str) -> N
     assert tells(
         finding,
         "layout optimization is on in the forward and off in the backward ... "
-        "189239 ... Inductor does not count its 4 convolution_backward ... "
-        "channels_last ... layout_optimization",
+        "189239 ... Inductor does not count its 4 convolution_backward ... layout_optimization",
     )
 
 
@@ -181,7 +180,7 @@ def test_C07_the_flag_is_applied_to_none_of_four_convolutions() -> None:
     finding = the_finding(diagnosis, "LD201", "inductor")
     off = diagnosis.trial("inductor-layout-opt-off")
 
-    assert tells(finding, "0 of 4 convolutions made channels-last ... all are 3-D and Inductor's rule covers 2-D only")
+    assert tells(finding, "made 0 of 4 convolutions channels-last ... it knows 2-D only, and all are 3-D")
     assert (finding.module, line_of(finding)) == ("head", 11)
     assert decision_of(graph_of(trial_of(diagnosis, "inductor"))).applied is True
     assert "torch.channels_last_3d" in suggestion_of(finding)
@@ -308,9 +307,8 @@ def test_C21_as_strided_makes_formats_incomparable() -> None:
     finding = the_finding(diagnosis, "LD505")
 
     assert line_of(finding) == 7
-    assert "comparing memory formats is unsafe for this model" in finding.message
+    assert "comparing memory formats is unsafe" in finding.message
     assert "the outputs of eager + channels_last and compiled + channels_last differ" in finding.message
-    assert "results are compared only with eager on the same input format" in finding.message
     for trial in diagnosis.trials:
         equivalence = trial_of(diagnosis, trial.name).equivalence
         assert equivalence is not None
@@ -358,7 +356,7 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
         (64, 1, 1, 1),
         (64, 1, 64, 64),
     )
-    assert tells(finding, "the same bytes in both formats ... 47163 ... is spurious here")
+    assert tells(finding, "the same bytes ... is spurious ... 47163")
     assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
     assert [c for c in found if c.source is not None and c.source.shape[2:] == (1, 1)] == []
@@ -431,9 +429,7 @@ def test_C34_four_branches_are_concatenated_contiguous_and_converted_back() -> N
     assert known[pair.second].direction == "to_channels_last"
     assert pair.between[-1] == "aten.cat.default"
     assert pair.bytes_moved == 2 * (2 * 2 * 128 * 48 * 48 * 4)  # there and back, each read and written
-    assert tells(
-        finding, "4 channels_last branches are concatenated ... at aten.cat ... converted back for the next convolution"
-    )
+    assert tells(finding, "4 channels_last branches are concatenated ... converted back for the next convolution")
     assert (finding.module, line_of(finding)) == ("fuse", 13)
     assert last.redundant_pairs == ()
     assert in_graphs(last, "activation") == []

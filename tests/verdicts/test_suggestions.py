@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+from builders import a_ratio
 from golden.stories import STORIES
 from kept_recordings import diagnosed
 from loops import for_each
 from recordings.record import SETS
 
-from layoutdoctor.diagnosis.answer import EQUAL, SLOWER
+from layoutdoctor.diagnosis.answer import FASTER
+from layoutdoctor.examination.choice import recommend
 from layoutdoctor.rules import run_rules
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import has_backward, is_trace
@@ -23,16 +27,31 @@ ADVISED = re.compile(r"(?:^|; |, |: )(?:use|as) ([^:;]+?)(?=:|;|$|, and |, or | 
 DIAGNOSES = [*(diagnosed(name) for name in SETS), *(story() for story in STORIES.values())]
 
 
-@for_each("diagnosis", DIAGNOSES)
-def test_nothing_is_advised_that_was_measured_as_slower(diagnosis: Diagnosis) -> None:
+def with_ratios(diagnosis: Diagnosis, seed: int) -> Diagnosis:
+    """The diagnosis as if its configurations had been as fast as chance has it."""
+    chance = random.Random(seed)
+    if diagnosis.comparison is None:
+        return diagnosis
+    ratios = tuple(
+        a_ratio(one.name, chance.uniform(0.85, 1.4), chance.choice((0.002, 0.02, 0.2)))
+        for one in diagnosis.comparison.ratios
+    )
+    comparison = msgspec.structs.replace(diagnosis.comparison, ratios=ratios)
+    advice = recommend(diagnosis.trials, comparison, {})
+    return msgspec.structs.replace(diagnosis, comparison=comparison, recommendation=advice)
+
+
+@for_each("diagnosis", [*DIAGNOSES, *(with_ratios(one, seed) for one in DIAGNOSES for seed in range(5))])
+def test_only_what_is_certainly_faster_and_not_beaten_is_advised(diagnosis: Diagnosis) -> None:
     times, names = Times(diagnosis), {shown(trial.name): trial.name for trial in diagnosis.trials}
     for finding in run_rules(diagnosis):
         for words in ADVISED.findall(finding.suggestion or ""):
-            ratio = times.ratio(names[words]) if words in names else None
-            if ratio is not None:
-                assert ratio.verdict != SLOWER, finding
-                assert ratio.median >= 1 or ratio.verdict == EQUAL, finding
-                assert times.computes_right(names[words]), finding
+            name = names.get(words, "")
+            gain = times.over(name, finding.configuration or "")
+            if gain is not None:
+                assert gain.verdict == FASTER, finding
+                assert times.computes_right(name), finding
+                assert times.better_than(name) is None, finding
 
 
 @for_each("diagnosis", DIAGNOSES)

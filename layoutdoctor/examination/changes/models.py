@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 BETWEEN_RUNS = 0.05
 """The ratios of two diagnoses of one model may differ by this share; on a quiet machine they rarely do."""
 
-RESTS_ON_TIMES = frozenset({"LD205", "LD303", "LD308"})
+RESTS_ON_TIMES = frozenset({"LD205", "LD303"})
 """Rules whose findings depend on measured times: a gain that is certain in one run may be uncertain in the other."""
 
 

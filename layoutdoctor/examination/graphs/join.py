@@ -23,6 +23,7 @@ from layoutdoctor.examination.kernels.host import (
     moves_elements,
     outermost_name,
 )
+from layoutdoctor.recording.weights import is_computed_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -143,8 +144,10 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
     for entry, node in zip(ran, nodes, strict=True):
         if entry.name != operation_name(node.target) or not _shapes_agree(entry, node, shapes):
             return f"{graph.name}: the convolutions that ran are not in the order of the graph"
+    by_name = {node.name: node for node in graph.nodes}
     for entry, node in zip(ran, nodes, strict=True):
         entry.node, entry.graph = node, graph.name
+        entry.has_computed_weight = is_computed_weight(node, by_name)
     return None
 
 

@@ -102,6 +102,7 @@ class HostOperation:
         primitives: oneDNN primitives that ran in it and in none of its children.
         node: The graph node that it ran, if that is certain.
         graph: Name of the node's graph, or of the compiled graph if this is its call.
+        has_computed_weight: For a convolution: whether its weight is no parameter, but computed in the call.
     """
 
     name: str
@@ -117,6 +118,7 @@ class HostOperation:
     primitives: list[Primitive] = field(default_factory=list)
     node: FxNode | None = None
     graph: str | None = None
+    has_computed_weight: bool = False
 
     @property
     def end_seconds(self) -> float:
@@ -420,6 +422,7 @@ def add_primitive(
     joined = entry.joined() if entry is not None else None
     node = joined.node if joined is not None else None
     op = entry.name if entry is not None else None
+    is_computed = joined is not None and joined.has_computed_weight and item.tensor == "weight"
     node_name, graph = (node.name if node is not None else None), (joined.graph if joined is not None else None)
     kernels.append(
         Kernel(
@@ -449,7 +452,7 @@ def add_primitive(
             source=item.source,
             target=item.target,
             direction=item.direction,
-            tensor=item.tensor,
+            tensor="activation" if is_computed else item.tensor,
             seconds=primitive.seconds,
             bytes_moved=item.bytes_moved,
             start_seconds=start,

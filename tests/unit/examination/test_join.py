@@ -176,3 +176,21 @@ def test_operations_that_launch_nothing_do_not_shift_those_that_do() -> None:
         place: (node, "graph 0") for place, node in {0: "n0", 2: "n1", 3: "n3", 4: "n4", 5: "n7", 8: "n8"}.items()
     }
     assert joined(entries)[9] == ("n9", "graph 0")
+
+
+def test_a_weight_that_is_computed_in_the_call_is_none_and_one_that_is_only_scaled_is() -> None:
+    given = [a_node(name, op="placeholder", layout=contiguous(WEIGHT)) for name in ("w", "other")]
+    given += [a_node(name, op="placeholder", layout=contiguous((1, 8, 1, 1))) for name in ("s", "x")]
+    whole, part = contiguous((4, *WEIGHT)), contiguous(WEIGHT)
+    for target, inputs, layout, is_computed in (
+        ("aten.clone.default", ("w",), part, False),
+        ("aten.mul.Tensor", ("w", "s"), part, False),  # dequantised or scaled
+        ("aten.mul.Tensor", ("w", "s"), whole, True),  # another weight for each sample
+        ("mkldnn._reorder_convolution_weight.default", ("w",), part, False),
+        ("aten.cat.default", ("w", "other"), whole, True),
+    ):
+        nodes = (*given, a_node("made", target, inputs, layout=layout))
+        convolution = a_node("convolution", "aten.convolution.default", ("x", "made"), layout=contiguous(IMAGE))
+        entries = tree(("aten::convolution", 0, 5), shapes=())
+        assert join_eager(entries, a_graph(nodes=(*nodes, convolution))) is None
+        assert [entry.has_computed_weight for entry in entries] == [is_computed]

@@ -142,6 +142,10 @@ def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
     assert (first.node, first.graph, first.module, first.location) == ("conv", "graph 0", "body.0", a_location(3))
     assert (first.owner, first.op, first.kernel) == ("library", "aten::mkldnn_convolution", "reorder jit:any")
     assert (last.op, last.tensor) == (None, "unknown")
+    assert [c.tensor for c in found.conversions[:3]] == ["activation", "weight", "activation"]
+    modulated = one_convolution()
+    modulated[1].has_computed_weight = True
+    assert [c.tensor for c in summary(*modulated, log=log(*ITS_LOG)).conversions] == ["activation"] * 3
     assert (found.count, found.conversion_count) == (7, 5)
     assert found.sources == ("torch.profiler", "oneDNN verbose log")
     assert found.not_understood_count == 2 + 1 + 1  # lost events, a line, a conversion of unknown layouts

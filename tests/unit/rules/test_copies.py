@@ -156,3 +156,10 @@ def test_what_is_suggested_for_calls(told: Told) -> None:
         called(a_trial_of(a_call(required_by=("view", "convolution_1")), nodes=(NODE, view))),
     )
     told("A strided tensor is a note where it can be felt", called(a_trial_of(a_call(source=STRIDED))))
+    copy = a_node("copy_", "aten.copy_.default", called="copy_", is_called_directly=True)
+    line = a_location(17, code="volume[:, :, 0] = x")
+    assigned = a_call(node="copy_", op="aten::copy_", location=line)
+    told(
+        "An assignment to a slice calls nothing",
+        called(a_trial_of(assigned, nodes=(NODE, copy)), a_trial_of(name="eager")),
+    )

@@ -33,13 +33,14 @@ from layoutdoctor.rules.regions import LD104, LD105, LD212
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.graph import FxNode, Graph, LayoutBreaker
     from layoutdoctor.diagnosis.trial import Trial
 
 broken, edges, cut = finder(LD104.check), finder(LD105.check), finder(LD212.check)
 
 # ---------------------------------------------------------------------------------------------------------- LD104
 NODE = a_node("convolution", "aten.convolution.default")
+OF_VIDEOS = a_node("convolution_9", "aten.convolution.default", layout=contiguous((2, 8, 4, 16, 16)))
 out = partial(
     a_conversion,
     owner="framework",
@@ -61,9 +62,10 @@ def a_broken_trial(
     *breakers: LayoutBreaker,
     name: str = "eager-channels-last",
     conversions: tuple[Conversion, ...] = PAID,
+    nodes: tuple[FxNode, ...] = (NODE, OF_VIDEOS),
     **changes: Any,
 ) -> Trial:
-    graph = a_graph(name="eager", nodes=(NODE,), breakers=breakers, conversions=conversions)
+    graph = a_graph(name="eager", nodes=nodes, breakers=breakers, conversions=conversions)
     return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
 
 
@@ -101,6 +103,14 @@ def test_what_is_suggested_for_breakers(told: Told) -> None:
     )
     for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d"):
         told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
+
+
+def test_a_format_that_no_convolution_uses_is_no_loss() -> None:
+    frame = {"source": densified(strided_layout((2, 8, 1, 24, 24), (27648, 1, 4608, 192, 8)))}  # of a clip
+    breaker = a_breaker("new_zeros", op="new_zeros", target=contiguous((2, 8, 24, 24)), **frame)
+    assert broken(a_trial(), a_broken_trial(breaker, nodes=(NODE,))) == []
+    for nodes in ((), (OF_VIDEOS,)):
+        assert len(broken(a_trial(), a_broken_trial(breaker, nodes=nodes))) == 1
 
 
 @pytest.mark.parametrize("op", ["repeat", "repeat_interleave"])

@@ -1,11 +1,13 @@
-"""LD302 to LD308: kernels that are slower in one format, or than other code, and memory that is given back."""
+"""LD302 to LD307: kernels that are slower in one format, or than other code."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from builders import (
     Told,
+    a_buffer,
     a_comparison,
     a_conversion,
     a_convolution,
@@ -13,7 +15,6 @@ from builders import (
     a_graph,
     a_kernel,
     a_location,
-    a_measurement,
     a_node,
     a_placeholder,
     a_ratio,
@@ -32,7 +33,8 @@ from builders import (
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305, LD306, LD307, LD308
+from layoutdoctor.rules.differences import LD306, LD307
+from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -245,7 +247,8 @@ def slower_kernels(*rows: AccountRow) -> list[Finding]:
     """In an account for the same configuration twice."""
     times: dict[str, Any] = {"slower_seconds": 20e-3, "faster_seconds": 9e-3, "rows": rows}
     accounts = [Account(slower="inductor", faster=name, **times) for name in ("eager", LAST)]
-    return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts))
+    comparison = a_comparison(a_ratio("eager", 2.2))
+    return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts), comparison=comparison)
 
 
 def test_what_is_said_of_generated_kernels(told: Told) -> None:
@@ -256,6 +259,8 @@ def test_what_is_said_of_generated_kernels(told: Told) -> None:
         for number, (name, backward) in enumerate(others)
     ]
     told("Several kernels are one finding, the worst in full", slower_kernels(*more[:1], a_row(), *more[1:]))
+    source = "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(64L); x0+=static_cast<int64_t>(16L))\n"
+    told("Its source shows the cause", slower_kernels(a_row(source=source + "    #pragma omp parallel")))
     for row in (
         a_row(kind="layout"),
         a_row(0.3),  # less than 2 % of a call
@@ -264,6 +269,49 @@ def test_what_is_said_of_generated_kernels(told: Told) -> None:
         a_row(faster_seconds=0.0),  # nothing is known of what it replaces
     ):
         assert slower_kernels(row) == []
+
+
+def test_a_slow_kernel_stands_at_the_operation_that_moves_most_elements() -> None:
+    small, large = contiguous((3,)), contiguous((4, 9, 64))
+    nodes = (
+        a_node("iota", "prims.iota.default", layout=small, location=a_location(49)),
+        a_node("mul", "aten.mul.Tensor", layout=large, location=a_location(75)),
+        a_node("sum", "aten.sum.dim_IntList", ("mul",), layout=small, location=a_location(76)),
+        a_node("view", "aten.view.default", ("mul",), layout=large, location=a_location(77)),
+    )
+    buffer = a_buffer("buf0", kernel="cpp_fused_relu_2", origins=("iota", "view", "mul", "sum"))
+    default = a_trial(graphs=(a_graph(nodes=nodes, buffers=(buffer,)),))
+    account = Account(slower="inductor", faster="eager", slower_seconds=20e-3, faster_seconds=9e-3, rows=(a_row(),))
+    (finding,) = replaced(default, a_trial("eager"), accounts=(account,))
+    assert finding.location == a_location(75)
+
+
+def assigning(name: str, milliseconds: float, count: int = 3) -> Trial:
+    """A trial with a kernel that writes a tensor once for each of some slice assignments."""
+    nodes = [a_node("copy", "aten.copy.default", location=a_location(16))]
+    nodes += [a_node(f"scatter_{n}", "aten.select_scatter.default", ("copy",)) for n in range(count)]
+    buffers = tuple(
+        a_buffer(f"buf{n}", kernel="cpp_fused_copy_0", source_node=f"scatter_{n}", origins=(f"scatter_{n}", "copy"))
+        for n in range(count)
+    )
+    kernel = a_kernel("cpp_fused_copy_0", milliseconds * 1e-3, library="inductor")
+    graphs = (a_graph(nodes=tuple(nodes), buffers=buffers),)
+    return a_trial(name, graphs=graphs, kernels=kernels(seconds=10e-3, kernels=(kernel,), count=1))
+
+
+def test_what_is_said_of_slice_assignments(told: Told) -> None:
+    comparison, advice = a_comparison(a_ratio(FROZEN, 2.3)), a_recommendation(FROZEN)
+    both = assigning("inductor", 6), assigning(FROZEN, 6)
+    told("In the recommended configuration", replaced(*both, comparison=comparison, recommendation=advice))
+    default = assigning("inductor", 6), a_trial(FROZEN)
+    told("In the default alone", replaced(*default, comparison=comparison, recommendation=advice))
+    advice = a_recommendation(FROZEN, verified=True, speedup=a_speedup(2.3))
+    for recommended, severity in ((a_trial(FROZEN), "error"), (assigning(FROZEN, 0), "warning")):
+        trials = assigning("inductor", 6), recommended
+        (finding,) = replaced(*trials, comparison=comparison, recommendation=advice)
+        assert (finding.configuration, finding.severity) == ("inductor", severity)
+    for trial in (assigning("inductor", 0.9), assigning("inductor", 6, count=1)):
+        assert replaced(trial) == []
 
 
 def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
@@ -286,9 +334,9 @@ def a_slow_operation(milliseconds: float = 4, **changes: Any) -> AccountRow:
 def slow_operations(*rows: AccountRow) -> list[Finding]:
     account = Account(slower="eager", faster="eager-channels-last", slower_seconds=9e-3, faster_seconds=5e-3, rows=rows)
     environment = an_environment(copy_bandwidth_bytes_per_second=10e9)
-    return operations(
-        a_trial("eager"), a_trial("eager-channels-last"), accounts=(account, account), environment=environment
-    )
+    trials = a_trial(), a_trial("eager"), a_trial("eager-channels-last")
+    comparison = a_comparison(a_ratio("eager", 1.1), a_ratio("eager-channels-last", 2.0))
+    return operations(*trials, accounts=(account, account), comparison=comparison, environment=environment)
 
 
 def test_what_is_said_of_operations(told: Told) -> None:
@@ -302,7 +350,7 @@ def test_what_is_said_of_operations(told: Told) -> None:
         assert slow_operations(row) == []
 
 
-slow_code, given_back = finder(LD305.check), finder(LD308.check)
+slow_code = finder(LD305.check)
 FROZEN = "inductor-freezing"
 
 
@@ -347,6 +395,16 @@ def test_what_is_said_of_slow_code(told: Told) -> None:
         )
 
 
+def test_a_configuration_whose_times_are_not_reliable_runs_other_code_if_none_of_its_kernels_is_slow_code() -> None:
+    default, comparison = run_of(*FALLBACKS), a_comparison(a_ratio(FROZEN, 3.4))
+    advice = a_recommendation(FROZEN, verified=True, speedup=a_speedup(3.4))
+    for kernel, severity in ((a_kernel("convolution", 1e-3), "error"), (FALLBACKS[0], "note")):
+        untimed = msgspec.structs.replace(kernel, seconds=None)
+        frozen = a_trial(FROZEN, kernels=kernels(seconds=None, kernels=(untimed,), count=1))
+        (finding,) = slow_code(default, frozen, comparison=comparison, recommendation=advice)
+        assert finding.severity == severity
+
+
 def test_what_is_no_slow_code() -> None:
     for kernel in (
         a_primitive(9e-3, "brgconv:avx512_core"),
@@ -362,20 +420,3 @@ def test_what_is_no_slow_code() -> None:
         assert len(slow_code(logged)) == count
     for default, name in ((run_of(), "eager"), (run_of(*FALLBACKS), "inductor")):
         assert [f.configuration for f in slow_code(default, run_of(*FALLBACKS, name="eager"))] == [name]
-
-
-def in_fresh_processes(*factors: float | None, recommended: str = FROZEN) -> list[Finding]:
-    """The default and frozen weights, by how many times as long a call takes in fresh processes."""
-    trials = []
-    for name, factor in zip(("inductor", FROZEN), factors, strict=True):
-        unkept = () if factor is None else (20e-3 * factor, 21e-3 * factor, 19e-3 * factor)
-        trials.append(a_trial(name, measurement=a_measurement(20e-3, unkept_seconds=unkept)))
-    comparison = a_comparison(a_ratio(FROZEN, 1.5), fastest=(FROZEN,))
-    return given_back(*trials, comparison=comparison, recommendation=a_recommendation(recommended))
-
-
-def test_what_is_said_of_memory_given_back(told: Told) -> None:
-    told("The default and the recommended configuration", in_fresh_processes(1.64, 1.02))
-    told("The recommended one loses most", in_fresh_processes(1.02, 1.2))
-    assert in_fresh_processes(None, None) == in_fresh_processes(1.04, 1.0) == []
-    assert in_fresh_processes(1.0, 1.6, recommended="inductor") == []  # it is not recommended

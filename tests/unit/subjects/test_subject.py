@@ -106,8 +106,8 @@ def test_the_record_tells_inputs_formats_and_counts() -> None:
         model="Sequential",
         parameter_count=108 + 8 + 20,
         convolution_module_count=3,
-        # [4, 4, 1, 1] and [1, 1, 2, 2, 2] satisfy two formats each
-        parameter_formats={"channels_last": 2, "contiguous_format": 2, "channels_last_3d": 1},
+        # [4, 4, 1, 1] and [1, 1, 2, 2, 2] satisfy two formats each, and count once
+        parameter_formats={"channels_last": 2, "contiguous_format": 1},
     )
 
 
@@ -121,7 +121,10 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
 
     assert call_of(one) == Call("model(x)", {"x": 4})
-    assert [tensor.name for tensor in describe(one, "inference").inputs] == [None]
+    assert [tensor.name for tensor in describe(one, "inference").inputs] == ["x"]
+    latent = subject_from_python(lambda z: z, torch.ones(4, 64))
+    assert call_of(latent) == Call("model(z)", {"z": 2})
+    assert [tensor.name for tensor in describe(latent, "inference").inputs] == ["z"]
     named = [tensor.name for tensor in describe(several, "inference").inputs]
     assert named == ["image", "x3", "batch['video']", "pair[0]"]
     assert lines.splitlines()[-5:] == [

@@ -1,0 +1,44 @@
+"""How much a cure can save, from the bytes that it is about: a bound, before anything is compiled for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from layoutdoctor.units import Bytes, Seconds
+
+LEAST_GAIN = 0.02
+"""A cure that can save a smaller share of a call is not worth a compile."""
+
+COPIES_ONLY = frozenset({"autocast-dtype", "channels-last-cat", "without-contiguous"})
+"""
+Cures that save copies and change nothing else.
+
+The others run other code for an operation, so that bytes say nothing about their gain.
+"""
+_THERE_AND_BACK = 2
+_SLOWEST_COPY = 4
+"""A conversion, whose reads or writes stride, takes at most so many times as long as a plain copy of its bytes."""
+
+
+def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> float | None:
+    """
+    The largest share of a call that a cure can save.
+
+    Args:
+        cure: Name of the cure.
+        bytes_moved: Read and written by the copies that it is about; each may be converted back.
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
+
+    Returns:
+        None if nothing bounds it: the cure changes more than copies, or a number is not known.
+    """
+    if cure not in COPIES_ONLY or not bandwidth or not call_seconds or not bytes_moved:
+        return None
+    return min(1.0, _THERE_AND_BACK * _SLOWEST_COPY * bytes_moved / bandwidth / call_seconds)
+
+
+def can_pay(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> bool:
+    """Whether a cure may save enough of a call to be compiled and timed."""
+    gain = most_gain(cure, bytes_moved, call_seconds, bandwidth)
+    return gain is None or gain >= LEAST_GAIN

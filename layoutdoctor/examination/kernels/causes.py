@@ -1,0 +1,64 @@
+"""Causes of slow generated kernels that their source shows, or the buffers that they write."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.graph import base_name
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import FxNode, Graph
+
+_PARALLEL = "#pragma omp parallel"
+_LOOP = re.compile(r"for ?\(")
+_NUMBERS = re.compile(
+    r"=static_cast<int64_t>\((\d+)L?\); \w+<static_cast<int64_t>\((\d+)L?\); \w+\+=static_cast<int64_t>\((\d+)L?\)"
+)
+_SCATTERS = frozenset({"slice_scatter", "select_scatter"})
+
+
+def threads_started_in_loops(source: str) -> int | None:
+    """
+    How often a C++ kernel of Inductor starts its threads inside loops; 0 if it does so outside of them.
+
+    Returns:
+        None if the length of such a loop is a symbol.
+
+    Source:
+        ``CppScheduling`` of torch 2.13: a reduction whose outer loops are too short for the threads is made parallel
+        itself, once for each of their steps.
+    """
+    loops: list[tuple[int, int | None]] = []  # indentation and length
+    count = 0
+    for line in source.splitlines():
+        text = line.lstrip()
+        indentation = len(line) - len(text)
+        while text and text[0] not in "{}" and loops and indentation <= loops[-1][0]:
+            loops.pop()
+        if _LOOP.match(text):
+            numbers = _NUMBERS.search(text)
+            start, end, step = map(int, numbers.groups()) if numbers is not None else (0, 0, 0)
+            loops.append((indentation, -(-(end - start) // step) if step else None))
+        elif text.startswith(_PARALLEL) and loops:
+            starts = 1
+            for _, length in loops:
+                if length is None:
+                    return None
+                starts *= length
+            count += starts
+    return count
+
+
+def slice_assignments(graph: Graph, kernel: str) -> list[FxNode]:
+    """
+    The slice assignments of which a generated kernel writes the result, each a copy of the whole tensor.
+
+    Source:
+        AOTAutograd makes ``x[:, 0] = y`` a ``select_scatter``, which Inductor computes in a buffer of its own if later
+        ones read it more than once (torch 2.13).
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    written = [buffer for buffer in graph.buffers if buffer.kernel == kernel and not buffer.is_removed]
+    made = [nodes[str(buffer.source_node)] for buffer in written if buffer.source_node in nodes]
+    return [node for node in made if base_name(node.target) in _SCATTERS]

@@ -1,0 +1,221 @@
+"""LD306 and LD307: generated kernels and operations that are slower than what computes the same elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.units import format_bytes, format_ratio, format_seconds
+from layoutdoctor.words import count_of, distinct, joined, layout_words, listing, shape_words, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.trial import Trial
+
+# -------------------------------------------------------------------------------------------- LD306: generated kernels
+_LEAST_SHARE_OF_CALL = 0.02
+_LEAST_SHARE_OF_KERNELS = 0.10
+_SLOWER_KERNEL = 1.5
+_SEVERAL = 2
+_NO_PLACE = frozenset(
+    "full arange iota scalar_tensor constant view reshape expand permute select slice unsqueeze".split()
+)
+"""Operations that cost nothing themselves: a kernel's place is not theirs."""
+
+
+class _Assignments(NamedTuple):
+    """A generated kernel that writes a tensor as a whole for each slice of it that is assigned."""
+
+    kernel: str
+    nodes: list[FxNode]
+    seconds: float
+
+
+def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """
+    One finding per account, for all generated kernels that are slower than the operations they replace.
+
+    Slice assignments are said of the recommended configuration, else of the baseline.
+    """
+    recommended = diagnosis.measured_trial(diagnosis.recommended_name)
+    trials = [trial for trial in (recommended, evidence.main_trial(diagnosis)) if trial is not None]
+    assigning = list(evidence.first_showing(trials, _assignments))
+    for trial, found in assigning:
+        yield _assignment_finding(diagnosis, trial, found)
+    seen = set[tuple[str, ...]]()
+    for account in diagnosis.accounts:
+        slower = diagnosis.find_trial(account.slower)
+        known = {one.kernel for one in _assignments(slower)} if assigning and slower is not None else set()
+        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
+        rows = [row for row in rows if known.isdisjoint(row.slower_kernels)]
+        seen.update(row.slower_kernels for row in rows)
+        if rows:
+            yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
+
+
+def _large(account: Account) -> list[AccountRow]:
+    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
+
+
+def _is_slower_kernel(row: AccountRow) -> bool:
+    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
+    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
+
+
+def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:
+    worst, *others = rows
+    slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
+    threads = threads_started_in_loops(worst.source or "")
+    times = "" if threads is None else f", {threads:,} times"
+    facts = (
+        f"a generated kernel for {_work_words(worst)} takes {format_seconds(slower)}, the same "
+        f"{format_seconds(faster)} in {shown(account.faster)} ({format_ratio(slower / faster)} slower)",
+        None if threads == 0 else f"it starts its threads inside its loops{times}",
+        f"{len(others)} more: {format_seconds(sum(row.seconds for row in others))} lost" if others else None,
+    )
+    return LD306.finding(
+        account.slower,
+        joined(facts),
+        joined((use_faster(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
+        severity=_severity_of_rows(diagnosis, account, rows),
+        at=_place_of_kernel(diagnosis, account, worst),
+        evidence=[name for row in rows for name in row.slower_kernels],
+        seconds=sum(row.seconds for row in rows),
+    )
+
+
+def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Place:
+    """The operation that reads or writes most elements, of those that are fused into the dearest kernel."""
+    trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
+    fused = []
+    for graph in trial.graphs if trial is not None else ():
+        nodes = evidence.nodes_by_name(graph)
+        origins = distinct(name for buffer in graph.buffers if buffer.kernel == first for name in buffer.origins)
+        fused += [(_elements(nodes[name], nodes), nodes[name]) for name in origins if name in nodes]
+    placed = [one for one in fused if one[1].location is not None and base_name(one[1].target) not in _NO_PLACE]
+    if not placed:
+        return _place(row)
+    _, node = max(placed, key=lambda one: one[0])
+    return Place(node.module, node.location)
+
+
+def _elements(node: FxNode, nodes: Mapping[str, FxNode]) -> int:
+    """The elements of the largest tensor that an operation reads or writes; symbolic sizes do not count."""
+    touched = [node, *(nodes[name] for name in node.inputs if name in nodes)]
+    shapes = [one.layout.shape for one in touched if one.layout is not None]
+    return max((math.prod(size for size in shape if isinstance(size, int)) for shape in shapes), default=0)
+
+
+def _assignments(trial: Trial) -> list[_Assignments]:
+    """The dearest first; none of kernels that take little."""
+    found = []
+    for graph in trial.graphs:
+        for kernel in distinct(buffer.kernel for buffer in graph.buffers):
+            nodes, seconds = slice_assignments(graph, kernel), evidence.seconds_of_kernel(trial, graph, kernel)
+            if len(nodes) >= _SEVERAL and evidence.takes_at_least(trial, seconds, _LEAST_SHARE_OF_KERNELS):
+                found.append(_Assignments(kernel, nodes, seconds or 0.0))
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _assigns_nothing(trial: Trial) -> bool:
+    """Whether no generated kernel of a trial writes a tensor again for each slice, whatever time it takes."""
+    pairs = ((graph, name) for graph in trial.graphs for name in distinct(b.kernel for b in graph.buffers))
+    return all(len(slice_assignments(graph, name)) < _SEVERAL for graph, name in pairs)
+
+
+def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Assignments]) -> Finding:
+    nodes, seconds = [node for one in found for node in one.nodes], sum(one.seconds for one in found)
+    shape: tuple[Size, ...] = max((n.layout.shape for n in nodes if n.layout is not None), key=len, default=())
+    share = evidence.share_of_kernels(trial, seconds)
+    return LD306.finding(
+        trial.name,
+        f"slice assignments take {wording.cost_words(trial, seconds)} in generated code, which writes the whole tensor "
+        f"({shape_words(shape)}) {count_of(len(nodes), 'time')}",
+        "write it once: pad the parts with torch.nn.functional.pad, and torch.stack or torch.cat them",
+        severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
+        at=_line_of_assignment(trial, found),
+        evidence=[one.kernel for one in found],
+        seconds=seconds,
+    )
+
+
+def _line_of_assignment(trial: Trial, found: Sequence[_Assignments]) -> FxNode | None:
+    """An assignment's own line: that of the copy into the slice."""
+    kernels = {one.kernel for one in found}
+    for graph in trial.graphs:
+        nodes = evidence.nodes_by_name(graph)
+        origins = (nodes.get(name) for buffer in graph.buffers if buffer.kernel in kernels for name in buffer.origins)
+        copies = (node for node in origins if node is not None and base_name(node.target) == "copy")
+        if (first := next((node for node in copies if node.location is not None), None)) is not None:
+            return first
+    return None
+
+
+def _severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
+    trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
+    if trial is None:
+        return "warning"
+    return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
+
+
+def _place(row: AccountRow) -> Place:
+    return Place(row.module, next(iter(row.locations), None))
+
+
+def _work_words(row: AccountRow) -> str:
+    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
+
+
+LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
+
+
+# ------------------------------------------------------------------- LD307: operations that one format makes slower
+def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per place and configuration."""
+    seen = set()
+    for account in diagnosis.accounts:
+        for row in _large(account):
+            place = account.slower, row.module, row.locations, row.backward
+            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
+            if is_one_call and place not in seen:
+                seen.add(place)
+                yield _operation_finding(diagnosis, account, row)
+
+
+def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
+    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
+    given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    around, either = f"lay the input of this operation out in {wanted}", "; or "
+    if row.tensor_bytes and bandwidth:
+        seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
+        cost = (
+            f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
+        )
+        around, either = f"converting around this operation alone brings nothing: {cost}", "; "
+        if seconds < row.seconds:
+            around, either = f"convert to {wanted} around this operation: {cost}", "; or "
+    return LD307.finding(
+        account.slower,
+        f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
+        f"{wanted} ({shown(account.faster)})",
+        joined((use_faster(diagnosis, account), around), either),
+        severity=_severity_of_rows(diagnosis, account, [row]),
+        at=_place(row),
+        evidence=(*row.slower_kernels, *row.faster_kernels),
+        seconds=row.seconds,
+    )
+
+
+LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)
