@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from layoutdoctor.diagnosis.configurations import (
     compiled_with,
 )
 from layoutdoctor.examination.choice import eligible_names
+from layoutdoctor.examination.cure_gains import can_pay
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -94,30 +96,40 @@ def _formats(configuration: Configuration) -> tuple[FormatChoice | None, FormatC
 
 
 def single_cures(
-    workers: Sequence[Worker], medians: Mapping[str, float], answers: Collection[str] | None = None
+    workers: Sequence[Worker],
+    medians: Mapping[str, float],
+    bandwidth: float | None = None,
+    answers: Collection[str] | None = None,
 ) -> tuple[Configuration, ...]:
     """
     The best configuration with each cure that may help it, and the best without frozen weights with its first one.
 
     Args:
         medians: Ratio to the baseline, by configuration; the baseline's is 1.
+        bandwidth: The device's copy bandwidth in bytes per second, which bounds what a cure can gain; None if unknown.
         answers: Rules whose cures are tried; None for all.
     """
+    cures_of = partial(_cures_of, bandwidth=bandwidth, answers=answers)
     found: list[Configuration] = []
     for best in _by_speed(workers, medians)[:1]:
         for base in (best, *_failed_like(best, workers)):
-            found += [with_cures(base.configuration, (cure,)) for cure in _cures_of(base, answers)[:MOST_CURES]]
+            found += [with_cures(base.configuration, (cure,)) for cure in cures_of(base)[:MOST_CURES]]
         losing = [] if _loses_its_format(best) else filter(_loses_its_format, _by_speed(workers, medians))
         free = [one for one in _by_speed(workers, medians) if best.configuration.freezes > one.configuration.freezes]
-        more = [one for one in (*[*losing][:1], *free[:1]) if _cures_of(one, answers)]
-        found = found[:MOST_CURES] + [with_cures(one.configuration, _cures_of(one, answers)[:1]) for one in more]
+        more = [one for one in (*[*losing][:1], *free[:1]) if cures_of(one)]
+        found = found[:MOST_CURES] + [with_cures(one.configuration, cures_of(one)[:1]) for one in more]
     return tuple({one.name: one for one in found}.values())
 
 
-def _cures_of(worker: Worker, answers: Collection[str] | None) -> list[Cure]:
-    """Those about the most bytes first."""
-    ordered = sorted(worker.proposals, key=lambda proposal: -proposal.bytes_moved)
-    return [one.cure for one in ordered if answers is None or one.cure.answers in answers]
+def _cures_of(worker: Worker, bandwidth: float | None, answers: Collection[str] | None) -> list[Cure]:
+    """The cures that may pay for their compile, those about the most bytes first."""
+    seconds = worker.start.call_seconds if worker.start is not None else 0.0
+    return [
+        proposal.cure
+        for proposal in sorted(worker.proposals, key=lambda proposal: -proposal.bytes_moved)
+        if (answers is None or proposal.cure.answers in answers)
+        and can_pay(proposal.cure.name, proposal.bytes_moved, seconds, bandwidth)
+    ]
 
 
 def _loses_its_format(worker: Worker) -> bool:

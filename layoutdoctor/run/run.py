@@ -284,11 +284,12 @@ class Run:
 
     def _derive(self) -> None:
         """Tries what follows from what was timed."""
+        self._measure_bandwidth()
         if self._request.derives == "matrix_products":
-            self._try_more(single_cures(self.workers, self._medians(), answers=(MATRIX_PRODUCT,)))
+            self._try_more(single_cures(self.workers, self._medians(), self._bandwidth, (MATRIX_PRODUCT,)))
             return
         self._try_more(in_both_directions(self.workers))
-        self._try_more(single_cures(self.workers, self._medians()))
+        self._try_more(single_cures(self.workers, self._medians(), self._bandwidth))
         self._try_more(cures_together(self.workers, self._medians()))
         if self._on_gpu:
             environment = self._host.loaded.environment
@@ -334,11 +335,14 @@ class Run:
             return
         self._watch.begin("profiling")
         take_profiles(ready, lambda share: self._watch.step(share, "kernels"))
-        for worker in ready:
-            with contextlib.suppress(LostError):  # its profile was the end of it
-                assert worker.start is not None
-                self._bandwidth = worker.start.process.ask(Bandwidth(), Copied).bytes_per_second
-                return
+        self._measure_bandwidth()
+
+    def _measure_bandwidth(self) -> None:
+        """Measures the device's copy bandwidth once, in the first process that can be asked."""
+        for worker in self.workers:
+            if self._bandwidth is None and worker.start is not None and not worker.start_is_lost:
+                with contextlib.suppress(LostError):
+                    self._bandwidth = worker.start.process.ask(Bandwidth(), Copied).bytes_per_second
 
     def _time_without_kept_memory(self) -> None:
         """Starts of the default and the best with glibc's own settings, whose page faults are the user's."""

@@ -218,10 +218,21 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
     assert chosen.inductor_options == {"max_autotune": True}
 
 
+def test_a_cure_that_cannot_gain_two_percent_is_not_compiled() -> None:
+    proposals = [
+        Proposal(cure=Cure(name=name), bytes_moved=1_000_000) for name in ("without-contiguous", "flat-conv3d")
+    ]
+    known = a_worker(BY_NAME["inductor"], call_seconds=1.0)
+    known.proposals = tuple(Proposal(cure=cure, bytes_moved=1_000_000) for cure in cures)
+
+    assert names(single_cures([known], {"inductor": 1.0}, 1e9)) == ["inductor+flat-conv3d"]  # 8 ms of 1 s at most
+    assert len(single_cures([known], {"inductor": 1.0})) == 2  # how fast copies are is not known
+
+
 def test_a_quick_diagnosis_tries_only_the_cure_for_convolutions_that_are_matrix_products() -> None:
     cures = [Cure(name="keep", answers="LD104"), Cure(name="matrix-product", answers=MATRIX_PRODUCT)]
-    worker = a_worker(BY_NAME["inductor"])
-    worker.proposals = tuple(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures))
+    known = a_worker(BY_NAME["inductor"])
+    known.proposals = tuple(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures))
 
-    assert names(single_cures([worker], {"inductor": 1.0}, answers=(MATRIX_PRODUCT,))) == ["inductor+matrix-product"]
-    assert names(single_cures([worker], {"inductor": 1.0}, answers=())) == []
+    assert names(single_cures([known], {"inductor": 1.0}, answers=(MATRIX_PRODUCT,))) == ["inductor+matrix-product"]
+    assert names(single_cures([known], {"inductor": 1.0}, answers=())) == []
