@@ -219,9 +219,7 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
 
 def test_a_cure_that_cannot_gain_two_percent_is_not_compiled() -> None:
-    proposals = [
-        Proposal(cure=Cure(name=name), bytes_moved=1_000_000) for name in ("without-contiguous", "flat-conv3d")
-    ]
+    cures = [Cure(name=name) for name in ("without-contiguous", "flat-conv3d")]
     known = a_worker(BY_NAME["inductor"], call_seconds=1.0)
     known.proposals = tuple(Proposal(cure=cure, bytes_moved=1_000_000) for cure in cures)
 
