@@ -179,7 +179,7 @@ def test_what_layout_optimization_costs_the_stack_in_channels_last_is_said() -> 
     assert (
         "under compiled + channels_last, at 0.97x the speed of the default, the compiler brings 4 tensors from "
         "channels_last_3d back to contiguous (769 MiB, 196 us) and copies 1 output from contiguous to "
-        "channels_last_3d (4.00 GiB, 1.35 ms); under compiled + channels_last, layout optimization off it converts "
+        "channels_last_3d (4.00 GiB, 1.35 ms); under compiled + channels_last, no layout opt it converts "
         "none, the library none of 9:"
     ) in finding.message
     by_hand = truth["inductor-channels-last"]["loop_seconds"] / truth[OFF]["loop_seconds"]
