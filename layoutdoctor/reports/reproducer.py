@@ -43,8 +43,8 @@ _QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776}
 _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 """With these glibc keeps what a call frees, as in a diagnosis, so that page faults do not decide a ratio."""
 
-_WAITING = ("OMP_WAIT_POLICY",)
-"""Settings of a diagnosis beside other programs, which holds for its reproducer as well."""
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""OpenMP's threads wait so in a diagnosis beside other programs, and then in its reproducer as well."""
 
 _FILE = re.compile(r"([\w-][\w.-]*\.py)(?::(\w+(?:\.\w+)*))?")
 """A model's file, and the name in it, as a subject is called."""
@@ -211,7 +211,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
         counted="(reorders, copies)" if subject.device == "cpu" else "(conversion kernels)",
         ratio=None if ratio is None else round(ratio, 3),
         environment=_KEEPS_MEMORY
-        | {name: environment.settings[name] for name in _WAITING if name in environment.settings},
+        | {name: how for name, how in _WAITING.items() if environment.settings.get(name) == how},
         gpu_conversions=GPU_CONVERSIONS,
         fewest_starts=_FEWEST_STARTS,
         most_starts=_MOST_STARTS,

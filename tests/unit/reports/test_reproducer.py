@@ -205,4 +205,7 @@ def test_a_text_that_is_none_of_torch_reaches_no_script() -> None:
     text = "def forward(self, w0, w1, x0):\n    import os\n    return (x0,)"
     hostile = TracedModel(text=text, weights=TRACED.weights, inputs=TRACED.inputs)
     trials = a_builtin("eager"), a_builtin("inductor", traced=hostile)
-    assert "import" not in build_reproducer(msgspec.structs.replace(a_record(), trials=trials)).script
+    record = msgspec.structs.replace(a_record(), trials=trials)
+    unnamed = msgspec.structs.replace(record, subject=a_subject(name="Model"))
+    assert "import" not in build_reproducer(unnamed).script
+    assert "return (x0,)" not in script_of(record)  # it takes the model from model.py
