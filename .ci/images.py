@@ -56,7 +56,7 @@ def page_of(source: Path) -> str:
 
 
 def hashes() -> str:
-    """One line for each source of a page: the hash of what a picture may show of it, style sheet and scripts counted."""
+    """One line for each source of a page: the hash of what a picture may show of it, style and scripts counted."""
     sources = dict.fromkeys(picture.source for picture in PICTURES.values())
     shown = {source: page_of(source).partition('<section id="details"')[0] for source in sources}
     return "".join(f"{hashlib.sha256(page.encode()).hexdigest()}  {source.name}\n" for source, page in shown.items())
