@@ -198,12 +198,15 @@ def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
     return str(location) if with_folders else f"{name}:{location.line}"
 
 
+_OPTIMIZATION_WORDS = {"on": ", layout opt on", "off": ", no layout opt", "forced": ", layout opt forced"}
+"""Inductor's option ``layout_optimization``, short enough for a table on a terminal."""
+
+
 def _built_in_words(one: Configuration) -> str:
     parts: list[str] = ["compiled" if one.backend == "inductor" else one.backend]
     parts += ["channels_last"] if one.model_format == "channels_last" else []
     parts += ["frozen"] if one.freezes else []
-    is_default = one.layout_optimization in (None, "default")
-    return " + ".join(parts) + ("" if is_default else f", layout optimization {one.layout_optimization}")
+    return " + ".join(parts) + _OPTIMIZATION_WORDS.get(one.layout_optimization or "default", "")
 
 
 _CONFIGURATIONS = {one.name: _built_in_words(one) for one in BUILTIN_CONFIGURATIONS}

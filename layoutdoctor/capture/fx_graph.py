@@ -332,6 +332,8 @@ def traced_model(graph_module: Any) -> TracedModel | None:
         return str(value) if isinstance(value, torch.device) else value
 
     for node in old[len(known) :]:
+        if node.target is torch._C._log_api_usage_once:  # it counts uses of torch and computes nothing
+            continue
         args, kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), renamed)
         new[node] = graph.create_node(node.op, node.target, args, kwargs)
     text = graph.python_code("self").src.strip()

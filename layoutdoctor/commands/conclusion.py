@@ -257,7 +257,7 @@ def _line(finding: Finding) -> str:
     where = [f"[{clean_name(finding.configuration)}]"] if finding.configuration else []
     place = place_of(finding.location, finding.module)
     head = " ".join([clean_name(finding.code), finding.severity, clean_name(finding.rule), *where])
-    return f"{head}{f' {place}' if place else ''}: {clean(finding.message, 300)}"
+    return f"{head}{f' {place}' if place else ''}: {clean(finding.message)}"
 
 
 def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:

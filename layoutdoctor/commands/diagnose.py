@@ -342,7 +342,7 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
-    from layoutdoctor.commands.running import Running, with_reproduction  # late, as above
+    from layoutdoctor.commands.running import Running, say_stages, with_reproduction  # late, as above
     from layoutdoctor.workers.launcher import close_kept_launcher
 
     running = Running(request, plan.conclusion, arguments.resume)
@@ -364,7 +364,8 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
         close_kept_launcher()
     if plan.recordings is not None:
         save_recordings(running.recordings, plan.recordings)
-    diagnosis = with_reproduction(diagnosis, plan.conclusion.outputs, quiet=arguments.quiet)
+    diagnosis = with_reproduction(diagnosis, plan.conclusion.outputs, request.target, quiet=arguments.quiet)
+    say_stages(diagnosis)
     return plan.conclusion.conclude(diagnosis, status_of(diagnosis))
 
 

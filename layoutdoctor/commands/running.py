@@ -23,7 +23,7 @@ from layoutdoctor.diagnosis.writing import opened, private_directory, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.saved import SUFFIX, load_recording
-from layoutdoctor.reports.reproducer import NOT_REPRODUCED, REPRODUCED, build_reproducer
+from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
@@ -163,8 +163,6 @@ class Running:
             self._watch = Watch(display, self._show, self._show_table, lost)
             request = msgspec.structs.replace(request, configurations=left)
             diagnosis = diagnose_request(kept_launcher(), request, self._watch)
-        longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
-        logger.debug("took %s", ", ".join(f"{format_seconds(seconds)} {stage}" for stage, seconds in longest))
         if folder is not None:
             folder.keep(self.recordings)
         return diagnosis
@@ -213,18 +211,33 @@ class Running:
                 logger.info("%s", line)
 
 
-def with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, quiet: bool) -> Diagnosis:
-    """The diagnosis with what its reproducer printed, if a report will hold one that can be run here."""
+def say_stages(diagnosis: Diagnosis) -> None:
+    """How long each stage took, the longest first, for ``-v``."""
+    longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
+    logger.debug("took %s", ", ".join(f"{format_seconds(seconds)} {stage}" for stage, seconds in longest))
+
+
+def with_reproduction(
+    diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str | None, *, quiet: bool
+) -> Diagnosis:
+    """
+    The diagnosis with what its reproducer printed, if a report will hold one that can be run here.
+
+    Args:
+        target: As on the command line; the script is given its file if it takes the model from one.
+    """
     if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
         return diagnosis
     reproducer = build_reproducer(diagnosis)
-    if not reproducer.is_runnable:
+    needs_file = reproducer.file is not None
+    if not reproducer.is_runnable or (needs_file and target is None):
         return diagnosis
+    file = path_of_target(target).absolute() if needs_file and target is not None else None
     begin = time.monotonic()
     try:
         with showing_progress(quiet=quiet) as display:
             display(Progress(stage="running the reproducer", done=99))
-            done = run_reproducer(reproducer.script)
+            done = run_reproducer(reproducer.script, file)
     except (Interrupted, OSError) as error:
         say(f"the reproducer was not run to its end: {error}")
         return diagnosis
@@ -232,13 +245,24 @@ def with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], *, qu
     return msgspec.structs.replace(diagnosis, reproduction=done, stage_seconds=stages)
 
 
-def run_reproducer(script: str, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
-    """Runs a script in a folder of its own, and ends it and all that it started after so many seconds."""
+class _Verdict(msgspec.Struct, frozen=True):
+    """The last line that a reproducer prints."""
+
+    reproduced: bool
+
+
+def run_reproducer(script: str, file: Path | None = None, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
+    """
+    Runs a script in a folder of its own, and ends it and all that it started after so many seconds.
+
+    Args:
+        file: The model's file, if the script takes the model from one.
+    """
     with private_directory() as folder:
         here = Path(folder, "reproducer.py")
         here.write_text(script, encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, str(here)],
+            [sys.executable, str(here), *([] if file is None else [str(file)])],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -254,7 +278,11 @@ def run_reproducer(script: str, limit_seconds: float = _REPRODUCER_SECONDS) -> R
             if process.returncode is None:
                 kill_with_all_it_started(process.pid)
                 process.communicate()
-    verdict = {REPRODUCED: True, NOT_REPRODUCED: False}.get(printed.rstrip().rpartition("\n")[2])
-    shown = printed if verdict is not None or process.returncode == 0 else f"{printed}{problem}"
-    lines = [line for line in shown.splitlines() if line.strip()]
+    lines = [line for line in printed.splitlines() if line.strip()]
+    verdict = None
+    with contextlib.suppress(msgspec.DecodeError, IndexError):
+        verdict = msgspec.json.decode(lines[-1], type=_Verdict).reproduced
+        del lines[-1]
+    if verdict is None and process.returncode != 0:
+        lines += [line for line in problem.splitlines() if line.strip()]
     return Reproduction(printed="\n".join(lines[-_MOST_LINES:]), reproduced=verdict)

@@ -132,7 +132,7 @@ def diagnose_several(
         requests: By the name of the target, or of the kind of call.
         conclude: Called with what was found; None prints the table.
     """
-    from layoutdoctor.commands.running import Running  # late: it takes its time
+    from layoutdoctor.commands.running import Running, say_stages  # late: it takes its time
     from layoutdoctor.workers.launcher import close_kept_launcher
 
     found: dict[str, Diagnosis | Failure] = {}
@@ -143,6 +143,7 @@ def diagnose_several(
             logger.info("%s (%d of %d)", target, number, len(requests))
             try:
                 diagnosis = Running(request, conclusion, resume).diagnose(quiet=arguments.quiet)
+                say_stages(diagnosis)
                 found[target] = diagnosis = conclusion.accept(diagnosis).diagnosis
                 failing = failing_findings(diagnosis, conclusion.fail_on)
                 statuses.append(EXIT_FOUND if failing else status_of(diagnosis))

@@ -30,7 +30,7 @@ class Reproduction(Record, frozen=True, kw_only=True):
 
     Attributes:
         printed: What it printed; where it failed, the end of what it said of that.
-        reproduced: Whether conversions and ratio were as recorded; None if it did not run to its end.
+        reproduced: Whether conversions were as recorded, and the ratio not on the other side of 1; None if it failed.
     """
 
     printed: str

@@ -67,7 +67,7 @@ def _is_plain(part: ast.AST, known: set[str]) -> bool:
         case ast.Attribute():
             return _CONSTANT.fullmatch(ast.unparse(part)) is not None
         case ast.Name(id=name):
-            return name in known or name in ("inf", "nan")
+            return name in known or name in ("inf", "nan", "Ellipsis")
         case ast.Constant(value=str() as text):
             return _WORDS.fullmatch(text) is not None
         case _:

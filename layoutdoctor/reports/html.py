@@ -24,9 +24,8 @@ from layoutdoctor.reports.rules_page import passages_of
 from layoutdoctor.reports.sections.account import account_table, row_name
 from layoutdoctor.reports.sections.details import Detail, build_details, build_environment
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name, costs
+from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,16 +50,18 @@ def _lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
     return (*build_details(diagnosis, MOST_LISTED), *(Detail(title, log=source) for source, title in sources.items()))
 
 
-def _cards(diagnosis: Diagnosis, view: View) -> Iterator[dict[str, object]]:
+def _cards(view: View) -> Iterator[dict[str, object]]:
     """The findings with their cost, their line of code and the ids they rest on."""
-    for number, (entry, finding) in enumerate(zip(view.findings, diagnosis.findings, strict=True), 1):
-        code = finding.location.code if finding.location is not None else None
+    for number, entry in enumerate(view.findings, 1):
+        place = entry.findings[0].location
+        code = place.code if place is not None and len(entry.findings) == 1 else None
+        evidence = dict.fromkeys(name for finding in entry.findings for name in finding.evidence)
         yield {
             "number": number,
             "entry": entry,
-            "costs": joined(costs(finding.seconds, finding.bytes_moved), " · "),
+            "costs": entry.costs,
             "code": clean(code, 300) if code else None,
-            "named": list(map(clean_name, dict.fromkeys(finding.evidence)))[:MOST_NAMED],
+            "named": list(map(clean_name, evidence))[:MOST_NAMED],
         }
 
 
@@ -99,7 +100,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         tables=[table for table in view.tables if table.rows],
         lists=_lists(diagnosis),
         environment=build_environment(diagnosis, MOST_LISTED),
-        cards=list(_cards(diagnosis, view)),
+        cards=list(_cards(view)),
         rules=rules,
         documented={rule.code for rule in rules},
         passages_of=_passages,

@@ -100,7 +100,9 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterat
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
-    yield "\n".join(map(_finding, view.findings)) or "None."
+    yield (
+        "\n".join(line for entry in view.findings for line in (_finding(entry), *map(_other, entry.others))) or "None."
+    )
     if reproducer.is_runnable:
         yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
@@ -139,6 +141,10 @@ def _finding(entry: FindingEntry) -> str:
     if entry.suggestion:
         lines.append(f"  - to do: {escape(entry.suggestion)}")
     return "\n".join(lines)
+
+
+def _other(text: str) -> str:
+    return f"  - also {escape(text)}"
 
 
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
@@ -256,6 +262,9 @@ def table_of(table: Table) -> str:
     blank = ("",) * (len(table.head) - 2)
     rows = [row.cells if row.clause is None else (row.cells[0], row.clause, *blank) for row in table.rows]
     escaped = [[escape(cell) for cell in row] for row in (table.head, *rows)]
+    for row, cells in zip(table.rows, escaped[1:], strict=True):
+        if row.is_recommended:
+            cells[0] = f"**{cells[0]}**"
     text = tabulate(escaped[1:], escaped[0], "github", disable_numparse=True, stralign=None)
     left_out = [f"{table.left_out} more left out here; the JSON report has them."] if table.left_out else []
     return "\n\n".join((_RULE.sub("---", text), *map(paragraph, table.below), *left_out))

@@ -1,8 +1,8 @@
 """
 The reproducer: a script with torch alone that shows the worst finding.
 
-The model in it is torch's own text of the traced graph; everything else that comes from a record is written by
-``repr`` or is in a comment.
+The model in it is torch's own text of the traced graph, or comes from the file that was diagnosed; everything else that
+comes from a record is written by ``repr`` or is in a comment.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE, base_name
+from layoutdoctor.diagnosis.trial import TracedModel
 from layoutdoctor.examination.applying import effective_options, global_options
-from layoutdoctor.examination.choice import KEEPS_MEMORY, is_far_off, wrong_baseline
+from layoutdoctor.examination.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.reports.sections.wording import clean_log, clean_name, find_ratio, is_recording
@@ -24,20 +25,29 @@ from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import ONEDNN_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor, Trial
+    from layoutdoctor.diagnosis.subject import Subject
+    from layoutdoctor.diagnosis.trial import Trial
 
-REPRODUCED, NOT_REPRODUCED = "verdict: reproduced", "verdict: NOT reproduced"
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
 """Names of the kernels that only change a layout, in the libraries of NVIDIA and AMD."""
 
-_AGREES_WITHIN = 0.10
-"""How far the ratio that a script finds may be off the recorded one."""
+_FEWEST_STARTS, _MOST_STARTS = 3, 5
+"""Processes of each configuration: fewer if the interval of the ratio is narrow."""
+_QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776}
+"""Student's t for 95 %, by the number of starts."""
 
-_STARTS = 3
+_AS_IN_A_DIAGNOSIS = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "GOMP_SPINCOUNT": "10000"}
+"""glibc keeps what a call frees, so that page faults do not decide a ratio, and threads that wait soon sleep."""
+
+_FILE = re.compile(r"([\w-][\w.-]*\.py)(?::(\w+(?:\.\w+)*))?")
+"""A model's file, and the name in it, as a subject is called."""
+_MODEL_NAMES = ("Model", "get_module", "get_model", "model")
+_INPUT_NAMES = ("get_inputs", "example_input", "example_inputs")
+
 _WIDTH = 118
 
 
@@ -51,12 +61,14 @@ class Reproducer:
         title: The configurations that it compares, and the finding.
         reason: Why there is nothing to run; None if there is.
         printed: The output of a run before the script was handed out; None if it was not run.
+        file: Name of the model's file that the script reads; None if the model is in the script.
     """
 
     script: str
     title: str
     reason: str | None = None
     printed: str | None = None
+    file: str | None = None
 
     @property
     def is_runnable(self) -> bool:
@@ -66,9 +78,7 @@ class Reproducer:
 
 def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     """The reproducer of a diagnosis, or why there is none."""
-    default = diagnosis.find_trial(BASELINE)
-    model = default.traced if default is not None else None
-    sides = _sides(diagnosis)
+    model, sides = _traced(diagnosis), _sides(diagnosis)
     reason = None
     if is_recording(diagnosis):
         reason = "a recorded trace does not hold the operations of the model"
@@ -78,15 +88,38 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
         reason = "the model ran on neither a CPU nor a GPU"
     elif sides is None:
         reason = "fewer than two configurations ran that a script can apply"
-    elif default is not None and default.graph_break_reasons:
-        reason = "the model has graph breaks, so that torch.compile traced it in pieces"
-    elif model is None or not needs_torch_alone(model.text):
-        reason = "the model's operations were not recorded, or need more than torch alone"
+    elif model is None:
+        reason = "torch cannot print the model's operations, and a script finds a model only in a file of its own"
     if reason is not None or sides is None or model is None:
         return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason or "")
     title = _title(diagnosis, *sides)
     printed = diagnosis.reproduction.printed if diagnosis.reproduction is not None else None
-    return Reproducer(_script(diagnosis, model, sides, title), title, printed=printed)
+    file = model.name if isinstance(model, _ModelFile) else None
+    return Reproducer(_script(diagnosis, model, sides, title), title, printed=printed, file=file)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelFile:
+    """
+    A file that a script takes the model from.
+
+    Attributes:
+        name: Without folders.
+        attribute: The model in it; None for the first of the usual names.
+    """
+
+    name: str
+    attribute: str | None
+
+
+def _traced(diagnosis: Diagnosis) -> TracedModel | _ModelFile | None:
+    """The model as text if torch printed it whole, else its file; None if a script can have neither."""
+    default = diagnosis.find_trial(BASELINE)
+    model = default.traced if default is not None and not default.graph_break_reasons else None
+    if model is not None and needs_torch_alone(model.text):
+        return model
+    file = _FILE.fullmatch(diagnosis.subject.name)
+    return _ModelFile(file[1], file[2]) if file is not None and diagnosis.subject.model is not None else None
 
 
 def render_reproducer(diagnosis: Diagnosis) -> str:
@@ -153,7 +186,7 @@ def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Tria
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")
 
 
-def _script(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial], title: str) -> str:
+def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Trial, Trial], title: str) -> str:
     import jinja2  # late: most commands write no script
 
     subject, environment = diagnosis.subject, diagnosis.environment
@@ -169,23 +202,38 @@ def _script(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial]
         device=subject.device,
         is_training=subject.mode == "training",
         thread_count=environment.thread_count if subject.device == "cpu" else None,
-        text=model.text,
-        numbers=", ".join(name for name in ("inf", "nan", "prod") if name == "prod" or f" {name}" in model.text),
-        weights=_packed(model.weights),
-        inputs=_packed(model.inputs),
+        **_values_of_model(model, subject),
         configurations={repr(trial.name): _applied(trial) for trial in sides},
         recorded={trial.name: _counts(trial, subject.device) for trial in sides},
         counted="(reorders, copies)" if subject.device == "cpu" else "(conversion kernels)",
         ratio=None if ratio is None else round(ratio, 3),
-        environment=KEEPS_MEMORY,
+        environment=_AS_IN_A_DIAGNOSIS,
         gpu_conversions=GPU_CONVERSIONS,
-        starts=_STARTS,
-        agrees_within=_AGREES_WITHIN,
-        verdicts=(REPRODUCED, NOT_REPRODUCED),
+        fewest_starts=_FEWEST_STARTS,
+        most_starts=_MOST_STARTS,
+        quantiles=_QUANTILES,
     )
 
 
-def _head(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial], title: str) -> list[str]:
+def _values_of_model(model: TracedModel | _ModelFile, subject: Subject) -> dict[str, object]:
+    """The template's values about the model and its inputs."""
+    if isinstance(model, TracedModel):
+        numbers = [name for name in ("inf", "nan", "prod") if name == "prod" or f" {name}" in model.text]
+        weights, inputs = (
+            _packed((tensor.shape, tensor.stride, tensor.dtype, tensor.requires_grad) for tensor in tensors)
+            for tensors in (model.weights, model.inputs)
+        )
+        return {"file": None, "text": model.text, "numbers": ", ".join(numbers), "weights": weights, "inputs": inputs}
+    return {
+        "file": repr(model.name),
+        "attribute": repr(model.attribute),
+        "model_names": repr(_MODEL_NAMES),
+        "input_names": repr(_INPUT_NAMES),
+        "inputs": _packed((tensor.shape, tensor.dtype) for tensor in subject.inputs),
+    }
+
+
+def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Trial, Trial], title: str) -> list[str]:
     subject = diagnosis.subject
     step = "forward and backward" if subject.mode == "training" else "inference"
     versions = f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}"
@@ -199,21 +247,30 @@ def _head(diagnosis: Diagnosis, model: TracedModel, sides: tuple[Trial, Trial], 
     ratio = _recorded_ratio(diagnosis, *sides)
     head = [
         f"{title}.",
-        f"The model as torch.compile traced it ({model.text.count(chr(10))} lines), with random weights; {step} on"
-        f" a {'CPU' if subject.device == 'cpu' else 'GPU'}.",
+        f"{_origin(model)}; {step} on a {'CPU' if subject.device == 'cpu' else 'GPU'}.",
         f"Recorded by {versions}: {', '.join(times) or 'no times'}"
         f"{'' if ratio is None else f'; {format_ratio(ratio)} as fast'}.",
     ]
     if _has_wrong_values(diagnosis):
         return [*head, "Compares outputs and gradients with those of eager mode, and exits 1 if they do not differ."]
-    return [*head, f"Starts {_STARTS} processes of each in turns; exits 1 if conversions or ratio are not as recorded."]
+    return [
+        *head,
+        f"Starts {_FEWEST_STARTS} to {_MOST_STARTS} processes of each and times them in turns.",
+        "Exits 1 if conversions are not as recorded, or the interval of the ratio lies on the other side of 1.",
+    ]
 
 
-def _packed(tensors: Sequence[TracedTensor]) -> list[str]:
-    """Shape, stride and dtype of each tensor, as many on a line as fit."""
+def _origin(model: TracedModel | _ModelFile) -> str:
+    if isinstance(model, TracedModel):
+        return f"The model as torch.compile traced it ({model.text.count(chr(10))} lines), with random weights"
+    return f"The model of {model.name}, which is beside this script or is given as its argument"
+
+
+def _packed(tensors: Iterable[tuple[object, ...]]) -> list[str]:
+    """The facts of each tensor, as many tensors on a line as fit."""
     lines: list[str] = []
     for tensor in tensors:
-        text = f"{(tensor.shape, tensor.stride, tensor.dtype, tensor.requires_grad)!r},"
+        text = f"{tensor!r},"
         if lines and len(lines[-1]) + len(text) < _WIDTH - 4:
             lines[-1] += f" {text}"
         else:

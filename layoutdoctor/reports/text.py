@@ -15,7 +15,7 @@ from layoutdoctor.reports.sections.view import build_view, finding_codes
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
@@ -27,11 +27,17 @@ Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "
 DEFAULT_WIDTH = 100
 NARROWEST = 40
 LABEL_WIDTH = 10
+SCREEN_LINES = 24
+"""The first finding of a usual model begins before this many lines have gone by."""
 MOST_FINDINGS = 2
-MOST_FINDING_LINES = 2
+MOST_FINDING_LINES = 10
+"""A finding after the first one is shown only if it ends within so many lines of the first one's beginning."""
 MOST_REMARKS = 2
 MOST_ROWS = 10
+FEWEST_ROWS = 4
 INDENT = "  "
+MARK = "> "
+"""In front of the row of the configuration to use."""
 GAP = 2
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
 _UNBROKEN = "\u00a0"
@@ -57,8 +63,9 @@ def text_lines(view: View, width: int | None = None) -> Iterator[tuple[Role, str
         codes = wrap(f"also noted: {finding_codes(view.findings)}", columns) if view.findings else []
         sections.append([("more", line) for line in codes])
     else:
-        sections += [table_lines(table.narrow, columns) for table in view.tables]
-        sections += [_remarks(view, columns), _last_lines(view, columns)]
+        room = SCREEN_LINES - sum(len(section) + 1 for section in sections if section) - 1
+        sections += [_fitted(table.narrow, columns, room) for table in view.tables]
+        sections.append(_last_lines(view, columns))
     for number, section in enumerate(filter(None, sections)):
         if number:
             yield "", ""
@@ -83,29 +90,52 @@ def _notes(view: View, width: int) -> list[tuple[Role, str]]:
 
 def table_lines(table: Table, width: int) -> list[tuple[Role, str]]:
     """A table with the lines below it."""
+    below: list[tuple[Role, str]] = [("more", line) for text in table.below for line in wrap(text, width)]
+    return _row_lines(table, width) + below
+
+
+def _row_lines(table: Table, width: int) -> list[tuple[Role, str]]:
     lines: list[tuple[Role, str]] = []
     for row, own in _lines_of_rows(table, width):
         role: Role = "head" if row is None else "recommended" if row.is_recommended else "row"
         lines += [(role, line) for line in own]
-    return [*lines, *(("more", line) for text in table.below for line in wrap(text, width))]
+    return lines
 
 
-def _remarks(view: View, width: int) -> list[tuple[Role, str]]:
-    remarks = list(view.remarks[:MOST_REMARKS])
-    if len(view.remarks) > MOST_REMARKS:
-        remarks.append(f"{count_of(len(view.remarks) - MOST_REMARKS, 'more remark')} in report.md or report.html")
-    if view.not_understood:
-        remarks.append(f"Not understood: {'; '.join(view.not_understood)}")
-    return [("", line) for remark in remarks for line in wrap(remark, width)]
+def _fitted(table: Table, width: int, room: int) -> list[tuple[Role, str]]:
+    """A table of at most so many lines, if that is enough for the rows that matter: the slowest are left out."""
+    lines, count = _row_lines(table, width), 0
+    most = len(table.rows) - FEWEST_ROWS if any(row.is_baseline for row in table.rows) else 0
+    while len(lines) > room and count < most:
+        count += 1
+        shown = table.without_slowest(count)
+        lines = [*_row_lines(shown, width), ("more", f"{INDENT}{shown.left_out} more in report.html")]
+    return lines
 
 
 def _last_lines(view: View, width: int) -> list[tuple[Role, str]]:
-    shown = view.main_findings[:MOST_FINDINGS]
-    lines = [line for entry in shown for line in _finding_lines(entry, width)]
+    """The first findings, each whole, then the remarks, the number of the other findings, and where to go on."""
+    lines: list[tuple[Role, str]] = []
+    shown: list[FindingEntry] = []
+    for entry in view.main_findings[:MOST_FINDINGS]:
+        own = list(_finding_lines(entry, width))
+        if not shown or len(lines) + len(own) <= MOST_FINDING_LINES:
+            lines, shown = lines + own, [*shown, entry]
+    lines += [("", line) for remark in _remarks(view) for line in wrap(remark, width)]
     rest = [entry for entry in view.findings if entry not in shown]
     more = [f"{len(rest)} more: {finding_codes(rest)}"] if rest else []
     none = [] if view.findings else ["no findings"]
     return [*lines, *(("more", line) for line in wrap(" · ".join((*none, *more, *view.hints)), width))]
+
+
+def _remarks(view: View) -> Iterator[str]:
+    for table in view.tables:
+        yield from table.below
+    yield from view.remarks[:MOST_REMARKS]
+    if len(view.remarks) > MOST_REMARKS:
+        yield f"{count_of(len(view.remarks) - MOST_REMARKS, 'more remark')} in report.md or report.html"
+    if view.not_understood:
+        yield f"Not understood: {'; '.join(view.not_understood)}"
 
 
 def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[Role, str]]:
@@ -113,22 +143,19 @@ def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[Role, str]
     indent = " " * min(len(head), width // 3)
     where = ", ".join(part for part in (entry.configuration, entry.place) if part)
     message = f"{where}: {entry.message}" if where else entry.message
-    yield from (("finding", line) for line in wrap(message, width, head, indent, MOST_FINDING_LINES))
+    yield from (("finding", line) for line in wrap(message, width, head, indent))
     if entry.suggestion:
-        suggestion = wrap(f"-> {entry.suggestion}", width, indent, f"{indent}   ", MOST_FINDING_LINES)
-        yield from (("to do", line) for line in suggestion)
+        yield from (("to do", line) for line in wrap(f"-> {entry.suggestion}", width, indent, f"{indent}   "))
 
 
-def wrap(text: str, width: int, indent: str = "", further: str | None = None, most: int | None = None) -> list[str]:
-    """Lines of at most ``width`` characters, at most so many; further lines are indented."""
+def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
+    """Lines of at most ``width`` characters; further lines are indented."""
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
         width,
         initial_indent=indent,
         subsequent_indent=further if further is not None else indent or INDENT,
         break_on_hyphens=False,
-        max_lines=most,
-        placeholder=" ...",
     )
     return [line.replace(_UNBROKEN, " ") for line in lines]
 
@@ -157,16 +184,27 @@ def plain_table(table: Table, width: int) -> str:
 
 
 def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
-    """Each row, None for the head, and its lines; no line ends in a space."""
+    """Each row, None for the head, and its lines; no line ends in a space, and that of the row to use is marked."""
+    if not any(row.is_recommended for row in table.rows):
+        yield from _unmarked_lines(table, width)
+        return
+    for row, lines in _unmarked_lines(table, width - len(MARK)):
+        first = MARK if row is not None and row.is_recommended else INDENT
+        yield row, [f"{INDENT if number else first}{line}" for number, line in enumerate(lines)]
+
+
+def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
     ordinary = [row for row in table.rows if row.clause is None]
     names = [table.head[0], *(row.cells[0] for row in table.rows)]
-    columns: Iterable[Sequence[str]] = [names]
+    columns: list[Sequence[str]] = [names]
     if ordinary:
-        columns = zip(table.head, *(row.cells for row in ordinary), strict=True)
+        columns = list(zip(table.head, *(row.cells for row in ordinary), strict=True))
     widths = [max(map(len, column)) for column in columns]
     widths[0] = max(map(len, names))
+    cells = [names, *columns[1:]]
     while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST_COLUMN:
-        widths[widths.index(max(widths))] -= 1
+        narrowed = min(range(len(widths)), key=lambda number: _price(cells[number], widths[number]))
+        widths[narrowed] -= 1
     widths[0] = max(len(line) for name in names for line in _cell_lines(name, widths[0], INDENT))
     if ordinary:
         yield None, _wrapped(table.head, widths)
@@ -176,6 +214,11 @@ def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, 
     for row in table.rows:
         if row.clause is not None:
             yield row, _wrapped((row.cells[0], row.clause), (widths[0], room))
+
+
+def _price(cells: Sequence[str], width: int) -> tuple[bool, int, int]:
+    """Sort key, least for the column to narrow by one: fewest further cells wrap; of several columns, the widest."""
+    return width <= NARROWEST_COLUMN, sum(len(cell) == width for cell in cells), -width
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

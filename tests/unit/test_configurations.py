@@ -94,7 +94,7 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
     assert [one.name for one in made] == ["inductor", "eager", "aot-inductor-layout-opt-off", "aot-inductor"]
     assert [one.ahead_of_time for one in made] == [False, False, True, True]
     assert made[0] == asked[2]
-    assert [name_in_words(one.name) for one in made[2:]] == ["AOTInductor, layout optimization off", "AOTInductor"]
+    assert [name_in_words(one.name) for one in made[2:]] == ["AOTInductor, no layout opt", "AOTInductor"]
     assert how_to_apply(made[2], frozenset({4}), Call("model(x, 3, mask=mask)", {})).splitlines() == [
         'program = torch.export.export(model.eval(), (x, 3), {"mask": mask})',
         'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2", inductor_configs='

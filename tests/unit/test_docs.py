@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 from loops import for_each
@@ -30,6 +31,15 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
             broken.append(link)
 
     assert broken == []
+
+
+def test_the_pictures_show_the_pages_of_today() -> None:
+    """If this fails, look at the report and run ``make images``."""
+    images = runpy.run_path(str(DOCS.parent / ".ci" / "images.py"))
+
+    assert images["HASHES"].read_text(encoding="utf-8") == images["hashes"]()
+    named = (DOCS / "images" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in images["PICTURES"] if f"| `{name}` |" not in named] == []
 
 
 def test_the_index_names_every_page() -> None:

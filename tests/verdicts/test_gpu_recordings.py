@@ -178,7 +178,7 @@ def test_what_layout_optimization_costs_the_stack_in_channels_last_is_said() -> 
 
     assert (
         "under compiled + channels_last the compiler brings 4 tensors back from channels_last_3d (196 us) and copies "
-        "1 output to channels_last_3d (1.35 ms); under compiled + channels_last, layout optimization off it converts "
+        "1 output to channels_last_3d (1.35 ms); under compiled + channels_last, no layout opt it converts "
         "none and is "
     ) in finding.message
     by_hand = truth["inductor-channels-last"]["loop_seconds"] / truth[OFF]["loop_seconds"]

@@ -134,7 +134,7 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
         if card.applied is False:
             part = "" if direction == "inference" else f" in the {direction}"
             why = card.explanation if in_full else card.explanation.partition(";")[0]
-            return f"layout optimization is off{part}" + ("" if card.rule == "config-off" else f": {clean(why, 160)}")
+            return f"layout optimization is off{part}" + ("" if card.rule == "config-off" else f": {clean(why)}")
     cards = [card for _, card in found]
     count = sum(card.convolution_count for card in cards)
     reached = sum(card.channels_last_convolution_count for card in cards)
@@ -143,7 +143,7 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     ranks = {convolution.rank for card in cards for convolution in card.convolutions}
     why = " (only 2-D)" if reached < count and ranks and not ranks & {2, None} else ""
     if in_full and not why:
-        why = f": {clean(cards[0].explanation, 160)}"
+        why = f": {clean(cards[0].explanation)}"
     return f"layout optimization reaches {reached} of {count_of(count, 'convolution')}{why}"
 
 

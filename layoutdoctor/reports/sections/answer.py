@@ -15,9 +15,9 @@ from layoutdoctor.examination.applying import compile_words
 from layoutdoctor.examination.choice import (
     EQUALITY,
     FEWEST_STARTS,
-    KEEPS_MEMORY,
     eligible_names,
     is_far_off,
+    speed_change,
     times_less_exact,
     wrong_baseline,
 )
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
 """Cores that other programs used; fewer are not mentioned."""
-_PASSIVE = "; OpenMP's threads waited passively, so short operations take longer than on a quiet machine"
-UNKEPT_DIFFERENCE = 1.1
-"""The allocator is mentioned if a call is slower or faster by this factor with glibc's default."""
+WORTH_A_LINE_CHANGE = 1.3
+"""A change of the machine's speed by less is not mentioned."""
+WIDEST = 2.0
+"""An interval whose ends differ by a larger factor says nothing, unless all of it is above 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,11 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
         return FOUND
     if irrelevance(diagnosis) is not None:
         return IRRELEVANT
-    looks_faster = ratio is not None and ratio.verdict == INCONCLUSIVE and ratio.median > 1 + EQUALITY
-    return UNCERTAIN if looks_faster else NOTHING_FASTER
+    if ratio is None or ratio.verdict != INCONCLUSIVE:
+        return NOTHING_FASTER
+    if ratio.high > WIDEST * ratio.low:
+        return BUSY
+    return UNCERTAIN if ratio.median > 1 + EQUALITY else NOTHING_FASTER
 
 
 def _is_harmless(diagnosis: Diagnosis) -> bool:
@@ -130,13 +134,19 @@ def _has_no_convolution(diagnosis: Diagnosis) -> bool:
 
 
 def _claimed(diagnosis: Diagnosis) -> Ratio | None:
-    """The ratio that the claim names: of the recommended configuration, else the largest with right outputs."""
+    """
+    The ratio that the claim names: of the recommended configuration, else the largest with right outputs.
+
+    A configuration that ran in one process only is not named if others were started again.
+    """
     advice = diagnosis.recommendation
     if advice is not None and advice.speedup is not None:
         return advice.speedup
     eligible = eligible_names(diagnosis.trials)
     ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    return max((one for one in ratios if one.name in eligible), key=lambda one: one.median, default=None)
+    right = [one for one in ratios if one.name in eligible]
+    started = [one for one in right if one.start_ratios]
+    return max(started or right, key=lambda one: one.median, default=None)
 
 
 def _default(diagnosis: Diagnosis) -> str:
@@ -154,8 +164,13 @@ def _claim_faster(diagnosis: Diagnosis) -> str:
     if ratio is None:
         return ""
     gain = f"{format_ratio(ratio.median)} faster than {_default(diagnosis)} ({_interval(ratio)})"
-    claim = gain if ratio.verdict == FASTER else f"Looks {gain}, not certain"
-    return f"{claim}: {shown_name(ratio.name)}"
+    if ratio.verdict == FASTER:
+        return f"{gain}: {shown_name(ratio.name)}"
+    return f"Looks {gain}, not certain: {shown_name(ratio.name)}; keep {_default(diagnosis)}"
+
+
+def _claim_busy(_: Diagnosis) -> str:
+    return "Nothing can be said: the machine was busy"
 
 
 def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
@@ -216,6 +231,7 @@ def _claim_static(diagnosis: Diagnosis) -> str:
 
 FOUND = Situation(_claim_faster, why="Why")
 UNCERTAIN = Situation(_claim_faster, "something looks faster, not certain", why="Why")
+BUSY = Situation(_claim_busy, "nothing can be said: the machine was busy")
 NOTHING_FASTER = Situation(_claim_nothing_faster, "nothing is faster")
 DIFFERENT = Situation(_claim_different, "outputs of the default differ")
 IRRELEVANT = Situation(_claim_irrelevant, "layouts do not matter")
@@ -238,7 +254,7 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
 
 
 def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, str]]:
-    comparison, advice = diagnosis.comparison, diagnosis.recommendation
+    advice = diagnosis.recommendation
     yield situation.why, why_sentence(diagnosis)
     if advice is not None and advice.without_freezing is not None:
         free = advice.without_freezing
@@ -247,16 +263,26 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
             best = f"{shown_name(free.configuration)}, {ratio_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"
     yield "Package", _package_sentence(diagnosis)
-    yield "Run with", _allocator_sentence(diagnosis)
     yield "Sizes", _sizes_sentence(diagnosis)
     yield "Accuracy", "; ".join(_accuracy(diagnosis))
     yield "Sure?", _certainty(diagnosis, situation)
-    cores = comparison.other_cores if comparison is not None else None
-    if cores is not None and cores > WORTH_A_LINE_CORES:
-        is_passive = diagnosis.environment.settings.get("OMP_WAIT_POLICY") == "PASSIVE"
-        yield "Machine", f"other programs used {cores:.1f} cores meanwhile{_PASSIVE if is_passive else ''}"
+    if situation is BUSY:
+        yield "Next", "run it again on a quiet machine, or measure longer (--budget)"
+    yield "Machine", _machine_sentence(diagnosis)
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
+
+
+def _machine_sentence(diagnosis: Diagnosis) -> str:
+    """The work of other programs and a change of the machine's speed, if they may have widened the intervals."""
+    comparison, default = diagnosis.comparison, diagnosis.baseline
+    cores = comparison.other_cores if comparison is not None else None
+    found = [f"other programs used {cores:.1f} cores meanwhile"] if cores and cores > WORTH_A_LINE_CORES else []
+    if default is not None and default.measurement is not None:
+        change = speed_change(default.measurement)
+        if change > WORTH_A_LINE_CHANGE:
+            found.append(f"its speed changed by {format_ratio(change)}: times are those of its fast phase")
+    return "; ".join(found)
 
 
 def _package_sentence(diagnosis: Diagnosis) -> str:
@@ -271,28 +297,6 @@ def _package_sentence(diagnosis: Diagnosis) -> str:
     if own != other:
         said.append(f"converts {own} (torch.compile: {other})")
     return f"AOTInductor's default: {'; '.join(said) or 'decides and converts as that of torch.compile'}"
-
-
-def _allocator_sentence(diagnosis: Diagnosis) -> str:
-    """Environment variables that keep memory in the process, if a call takes another time without; else empty."""
-    default, chosen = diagnosis.baseline, diagnosis.fastest
-    measured = [trial.measurement if trial is not None else None for trial in (default, chosen)]
-    factors = [1.0 if one is None else one.unkept_factor for one in measured]
-    if not any(max(factor, 1 / factor) >= UNKEPT_DIFFERENCE for factor in factors):
-        return ""
-    effects = []
-    if chosen is not default:
-        pairs = zip(*(() if one is None else one.unkept_seconds for one in measured), strict=False)
-        ratios = [theirs / own for theirs, own in pairs]
-        if ratios:
-            spread = f"{format_ratio(min(ratios))} to {format_ratio(max(ratios))}"
-            effects.append(f"page faults decide ({spread}, process by process)")
-    factor = factors[0]
-    if max(factor, 1 / factor) >= UNKEPT_DIFFERENCE:
-        word = "slower" if factor > 1 else "faster"
-        effects.append(f"the default is {format_ratio(max(factor, 1 / factor))} {word} than here")
-    variables = " ".join(f"{name}={value}" for name, value in KEEPS_MEMORY.items())
-    return f"{variables}: without it {', and '.join(effects)}" if effects else ""
 
 
 def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
@@ -318,7 +322,7 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
 def _error_words(trial: Trial) -> str:
     """How far outputs are from the reference, with eager mode's own error beside it."""
     seen = trial.equivalence
-    detail = f": {clean(seen.detail, 200)}" if seen is not None and seen.detail else ""
+    detail = f": {clean(seen.detail)}" if seen is not None and seen.detail else ""
     if seen is None or seen.status == "not_checked":
         return f"outputs were not compared with a reference{detail}"
     gradients = ", gradients included" if seen.gradients_checked else ""
@@ -345,6 +349,8 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
         more = "; a longer measurement (--budget) narrows the interval" if situation is UNCERTAIN else ""
         return f"{count_of(ratio.round_count, 'round')} in one process, no fresh process{more}"
     shown = ", ".join(f"{one:.2f}" for one in ratio.start_ratios)
+    if situation is BUSY:
+        shown = f"{shown_name(ratio.name)}: {shown}"
     if len(ratio.start_ratios) == FEWEST_STARTS - 1:
         shown += "; the first process counts as one more"
     starts = count_of(len(ratio.start_ratios), "fresh process", "fresh processes")

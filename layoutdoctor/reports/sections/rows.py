@@ -54,11 +54,14 @@ class TableRow(NamedTuple):
     Attributes:
         cells: As many as the table has heads; with a clause, the first alone.
         clause: In place of all cells after the first; None for an ordinary row.
+        is_recommended: Whether it is the configuration to use, which every format marks.
+        is_baseline: Whether the other rows are compared with it, so that no format leaves it out.
     """
 
     cells: tuple[str, ...]
     clause: str | None = None
     is_recommended: bool = False
+    is_baseline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,13 @@ class Table:
     def first(self, most: int) -> Table:
         """The table cut to so many rows."""
         return replace(self, rows=self.rows[:most], left_out=self.left_out + max(0, len(self.rows) - most))
+
+    def without_slowest(self, count: int) -> Table:
+        """The table without so many of its last rows; the row to use, the baseline and failures stay."""
+        may_go = [row for row in self.rows if not (row.is_recommended or row.is_baseline or row.clause is not None)]
+        gone = may_go[max(0, len(may_go) - count) :]
+        kept = tuple(row for row in self.rows if row not in gone)
+        return replace(self, rows=kept, left_out=self.left_out + len(gone))
 
     @property
     def is_number(self) -> list[bool]:
@@ -163,7 +173,8 @@ def _configurations(diagnosis: Diagnosis) -> Table:
         if trial.status != "same_as":
             row = (name, *(cell(trial) for cell in cells.values())) if is_ok else (name,)
             is_recommended = trial.name == diagnosis.recommended_name
-            rows.append(TableRow(row, None if is_ok else failure_clause(trial), is_recommended))
+            is_baseline = trial.name == diagnosis.baseline_name
+            rows.append(TableRow(row, None if is_ok else failure_clause(trial), is_recommended, is_baseline))
     same = dict.fromkeys(trial.same_as for trial in diagnosis.trials if trial.same_as is not None)
     return Table(
         ("configuration", *cells),

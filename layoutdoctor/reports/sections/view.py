@@ -20,6 +20,7 @@ from layoutdoctor.reports.sections.wording import (
     baseline_phrase,
     clean,
     clean_name,
+    costs,
     in_python,
     is_from_python,
     is_recording,
@@ -29,12 +30,13 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
     sources_of,
 )
-from layoutdoctor.units import format_seconds
+from layoutdoctor.units import format_seconds, sum_if_all_known
 from layoutdoctor.words import KINETO_TRACE, OPERATION_AVERAGES, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary, Total
     from layoutdoctor.diagnosis.subject import Configuration
@@ -53,9 +55,11 @@ _TIMES = {
 @dataclass(frozen=True, slots=True)
 class FindingEntry:
     """
-    One finding as a report shows it.
+    One finding as a report shows it, or several of one rule that one change of one configuration removes.
 
     Attributes:
+        findings: The records it stands for, in their order.
+        others: Place and message of each record but the first, for a format that has room for them.
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
         is_elsewhere: Whether a short report only names it, as it is about neither the baseline nor the recommended
             configuration, or is a note beside something more severe.
@@ -68,7 +72,15 @@ class FindingEntry:
     message: str
     place: str | None
     suggestion: str | None
+    findings: tuple[Finding, ...]
+    others: tuple[str, ...] = ()
     is_elsewhere: bool = False
+
+    @property
+    def costs(self) -> str:
+        """Time and bytes of all places; empty if they are not known."""
+        seconds = sum_if_all_known(*(finding.seconds for finding in self.findings))
+        return joined(costs(seconds, sum_if_all_known(*(finding.bytes_moved for finding in self.findings))), ", ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,25 +288,70 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
     shows_all = is_recording(diagnosis) or main not in ran
     own = [finding for finding in diagnosis.findings if finding.configuration in (None, main)]
-    seen = {(finding.code, finding.location, finding.module) for finding in own}
+    seen = {_key_of_place(finding) for finding in own}
     is_grave = any(finding.severity != "note" for finding in own)
-    for finding in diagnosis.findings:
-        place = (finding.code, finding.location, finding.module)
-        is_new = finding.configuration == diagnosis.recommended_name and place not in seen
-        is_own = finding.configuration in (None, main)
-        is_main = (is_own or is_new) and not (is_grave and finding.severity == "note")
+    for findings in _by_cure(diagnosis.findings):
+        first = findings[0]
+        is_new = first.configuration == diagnosis.recommended_name and not seen.issuperset(map(_key_of_place, findings))
+        is_own = first.configuration in (None, main)
+        is_main = (is_own or is_new) and not (is_grave and first.severity == "note")
         is_named = not is_own and not is_recording(diagnosis)
-        suggestion = clean(finding.suggestion) if finding.suggestion else None
-        yield FindingEntry(
-            code=clean_name(finding.code),
-            severity=finding.severity,
-            rule=clean_name(finding.rule),
-            configuration=shown_name(finding.configuration or "") if is_named else None,
-            message=clean(finding.message),
-            place=place_of(finding.location, finding.module),
+        suggestion = clean(first.suggestion) if first.suggestion else None
+        entry = FindingEntry(
+            code=clean_name(first.code),
+            severity=first.severity,
+            rule=clean_name(first.rule),
+            configuration=shown_name(first.configuration or "") if is_named else None,
+            message=clean(first.message),
+            place=place_of(first.location, first.module),
             suggestion=in_python(suggestion) if suggestion and is_from_python(diagnosis) else suggestion,
+            findings=findings,
             is_elsewhere=not (shows_all or is_main),
         )
+        yield entry if len(findings) == 1 else _of_several_places(entry)
+
+
+def _key_of_place(finding: Finding) -> tuple[object, ...]:
+    return finding.code, finding.location, finding.module
+
+
+def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
+    """The findings, those together that one rule has about one configuration with one suggestion."""
+    groups: dict[tuple[object, ...], tuple[Finding, ...]] = {}
+    for number, finding in enumerate(findings):
+        alone = None if finding.suggestion else number
+        key = finding.code, finding.configuration, finding.suggestion, alone
+        groups[key] = (*groups.get(key, ()), finding)
+    return groups.values()
+
+
+def _of_several_places(entry: FindingEntry) -> FindingEntry:
+    """The entry of several findings with all their places and their cost together; the first one's message stays."""
+    places = distinct(place_of(finding.location, finding.module) for finding in entry.findings)
+    lines = distinct(_line_of(finding) for finding in entry.findings)
+    cost = f", {entry.costs} in all" if entry.costs else ""
+    message = f"{count_of(len(places), 'place')}{cost}; the costliest: {entry.message}"
+    others = (
+        joined((place_of(finding.location, finding.module), clean(finding.message)), ": ")
+        for finding in entry.findings[1:]
+    )
+    place = _lines_of_files(lines) if lines else listing(places, None)
+    return replace(entry, place=place, message=message, others=tuple(others))
+
+
+def _line_of(finding: Finding) -> str | None:
+    return clean(line_words(finding.location, with_folders=True), 200) if finding.location is not None else None
+
+
+def _lines_of_files(lines: Sequence[str]) -> str:
+    """Lines with the name of each file once: ``"stereo.py:41, 42 and 44"``."""
+    files: dict[str, list[str]] = {}
+    for line in lines:
+        file, _, number = line.rpartition(":")
+        files.setdefault(file, []).append(number)
+    return ", ".join(
+        f"{file}:{listing(numbers, None)}" if file else listing(numbers, None) for file, numbers in files.items()
+    )
 
 
 # ---------------------------------------------------------------------------------------------- several models

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
 CLAUSE_LENGTH = 160
+LONGEST_CLAUSE = 400
 KERNEL_LENGTH = 60
 """Kernel names run to thousands of characters; their beginnings differ."""
 
@@ -44,6 +45,7 @@ _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _INSTALLED = re.compile(r"(?:^|/)((?:site|dist)-packages/.+)$")
 _ELSEWHERE = re.compile(r"[/~<]|[A-Za-z]:")
 _NO_FILE = re.compile(r"^<[^/]*$")  # such as <string>; <path>/model.py is a file whose folders were taken out
+_SENTENCE_END = re.compile(r"(?<=[.!?;]) ")
 _OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?")
 
 
@@ -202,7 +204,18 @@ def failure_clause(trial: Trial) -> str:
     where = f" at {clean_name(line_words(place))}" if place is not None else ""
     if trial.failure.refuses_view:
         return f"{word}{stage}: `.view`{where} needs contiguous memory; use .reshape"
-    return f"{word}{stage}{where}: {clean(trial.failure.message, CLAUSE_LENGTH)}"
+    return f"{word}{stage}{where}: {_in_short(trial.failure.message)}"
+
+
+def _in_short(message: str) -> str:
+    """The whole sentences of a message that fit into a clause, the first one at least unless it is a list."""
+    sentences = _SENTENCE_END.split(clean(message))
+    kept = sentences[0]
+    for sentence in sentences[1:]:
+        if len(kept) + len(sentence) >= CLAUSE_LENGTH:
+            break
+        kept = f"{kept} {sentence}"
+    return clean(kept, LONGEST_CLAUSE)
 
 
 def direction_words(conversion: Conversion) -> str:

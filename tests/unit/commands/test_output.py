@@ -203,7 +203,7 @@ def test_a_terminal_gets_the_text_report_and_nothing_but_colours_on_top(monkeypa
             assert ESCAPE.search(shown)
 
     lines = render_terminal(STORIES["gain_with_findings"](), 100).splitlines()
-    assert any(line.startswith("\x1b[1;32mcompiled + channels_last ") for line in lines)
+    assert any(line.startswith("\x1b[1;32m> compiled + channels_last ") for line in lines)
     assert any(line.startswith("\x1b[33mLD205 warning ") for line in lines)
 
     monkeypatch.setenv("NO_COLOR", "1")

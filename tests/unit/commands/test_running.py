@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_configuration, a_diagnosis, a_failed_trial, a_trial, recordings_of
+from builders import a_configuration, a_diagnosis, a_failed_trial, a_subject, a_trial, recordings_of
 from loops import for_each
 from reproducer_builders import a_record
 
@@ -176,8 +176,9 @@ def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
 @for_each(
     ("script", "printed", "reproduced"),
     [
-        ("print(1)\nprint('verdict: reproduced')", "1\nverdict: reproduced", True),
-        ("import sys\nprint('verdict: NOT reproduced')\nsys.exit(1)", "verdict: NOT reproduced", False),
+        ("""print(1)\nprint('verdict')\nprint('{"reproduced": true}')""", "1\nverdict", True),
+        ("""import sys\nprint('verdict')\nprint('{"reproduced": false}')\nsys.exit(1)""", "verdict", False),
+        ("print('verdict: reproduced')", "verdict: reproduced", None),  # words are no verdict
         ("raise SystemExit('no such layer')", "no such layer", None),
         ("import time\ntime.sleep(60)", "ended after 1 s", None),
         ("import sys\nsys.stdout.buffer.write(b'\\xff\\n')", "\ufffd", None),
@@ -193,10 +194,12 @@ def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path, monkeypatch: py
     record = a_record()
 
     done = Reproduction(printed="verdict: reproduced", reproduced=True)
-    monkeypatch.setattr(running, "run_reproducer", lambda script: done if "torch.conv2d" in script else None)
+    monkeypatch.setattr(
+        running, "run_reproducer", lambda script, file: done if "torch.conv2d" in script and file is None else None
+    )
 
     def run_for(report_format: str, diagnosis: Diagnosis = record) -> Diagnosis:
-        return with_reproduction(diagnosis, [OutputFile(tmp_path / "x", report_format)], quiet=True)
+        return with_reproduction(diagnosis, [OutputFile(tmp_path / "x", report_format)], "m.py", quiet=True)
 
     names = [name for name in ("json", "html", "markdown", "reproducer", "text") if run_for(name) is not record]
     assert names == ["markdown", "reproducer"]
@@ -204,6 +207,23 @@ def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path, monkeypatch: py
     assert run_for("markdown", unrunnable) is unrunnable
     diagnosis = run_for("markdown")
     assert (diagnosis.reproduction, list(diagnosis.stage_seconds)[-1]) == (done, "running the reproducer")
+
+
+def test_a_script_that_takes_the_model_from_a_file_is_given_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = a_record(subject=a_subject(name="m.py"))
+    without_text = msgspec.structs.replace(
+        record, trials=tuple(msgspec.structs.replace(trial, traced=None) for trial in record.trials)
+    )
+    given: list[Path] = []
+    done = Reproduction(printed="verdict", reproduced=True)
+    monkeypatch.setattr(running, "run_reproducer", lambda script, file: given.append(file) or done)
+    outputs = [OutputFile(tmp_path / "r.py", "reproducer")]
+
+    ran = with_reproduction(without_text, outputs, f"{tmp_path / 'm.py'}:Model", quiet=True)
+    assert (ran.reproduction, given) == (done, [tmp_path / "m.py"])
+    assert with_reproduction(without_text, outputs, None, quiet=True) is without_text
 
 
 @pytest.fixture
@@ -224,8 +244,8 @@ def test_what_ends_it_costs_no_report(
         (lambda: signal.raise_signal(signal.SIGINT), "interrupted from the keyboard"),
         (lambda: (tmp_path / "gone").read_text(), "No such file or directory"),
     ):
-        monkeypatch.setattr(running, "run_reproducer", lambda _, stop=stop: stop() or time.sleep(10))
+        monkeypatch.setattr(running, "run_reproducer", lambda *_, stop=stop: stop() or time.sleep(10))
 
         with ending_signals():
-            assert with_reproduction(record, outputs, quiet=True) is record
+            assert with_reproduction(record, outputs, None, quiet=True) is record
         assert said in capsys.readouterr().err

@@ -5,16 +5,34 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import reviewed
+from builders import (
+    a_comparison,
+    a_conversion,
+    a_diagnosis,
+    a_finding,
+    a_ratio,
+    a_recommendation,
+    a_speedup,
+    a_trial,
+    kernels,
+)
 from golden.stories import STORIES
 from loops import for_each
+from reproducer_builders import BUILTIN
 
+from layoutdoctor.diagnosis.answer import WithoutFreezing
+from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.reports import FORMATS, render
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.words import name_in_words
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TRACES = [story for story in STORIES if story.startswith("trace_")]
@@ -87,6 +105,60 @@ def test_a_usual_model_fits_on_one_screen(story: str) -> None:
 
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
+
+
+def lines_before_the_findings(text: str) -> int:
+    lines = text.splitlines()
+    return next((number for number, line in enumerate(lines) if re.match(r"LD\d{3} (error|warning|note) ", line)), 0)
+
+
+@for_each("story", [story for story in STORIES if story != "cured"])  # its lines to paste hold a whole module
+def test_findings_begin_on_the_first_screen(story: str) -> None:
+    assert lines_before_the_findings(render(STORIES[story](), "text")) <= 24
+
+
+def test_findings_of_nine_configurations_begin_on_the_first_screen() -> None:
+    """The slowest rows make room for long notes and cells; the row to use and the default stay."""
+    diagnosis = nine_configurations()
+    text = render(diagnosis, "text")
+
+    assert lines_before_the_findings(text) <= 24
+    assert max(map(len, text.splitlines())) <= 100
+    marked = [line for line in text.splitlines() if line[:2] == "> "]
+    assert [line.split("  ")[0] for line in marked] == ["> compiled + channels_last + frozen"]
+    assert "\n  compiled (the default) " in text
+    assert "\n  5 more in report.html\n" in text
+    assert "| **compiled + channels_last + frozen** |" in render(diagnosis, "markdown")
+    assert render(diagnosis, "html").count('<tr class="recommended"><th scope="row">compiled') == 1
+
+
+def nine_configurations() -> Diagnosis:
+    """The usual set, with frozen weights as the recommendation, another program on the machine, and a finding."""
+    names = [one.name for one in choose_configurations("default")]
+    tensors = ["activation"] * 24 + ["weight"] * 11
+    many = kernels(*(a_conversion(f"reorder {n}", tensor=tensor) for n, tensor in enumerate(tensors)))
+    best, free = "inductor-channels-last-freezing", "inductor-channels-last"
+    ratios = [a_ratio(name, 1.3 - 0.05 * n) for n, name in enumerate(sorted(names, key=len, reverse=True))]
+    ratios = [one for one in ratios if one.name != "inductor"]
+    return a_diagnosis(
+        *(a_trial(name, kernels=many, configuration=BUILTIN[name]) for name in names),
+        comparison=a_comparison(*ratios, fastest=(best,), other_cores=0.8),
+        recommendation=a_recommendation(
+            best,
+            speedup=a_speedup(1.3, name=best),
+            how="line\n" * 6 + "y = model(x)",
+            without_freezing=WithoutFreezing(configuration=free, speedup=a_ratio(free, 1.2), how=None),
+            verified=True,
+        ),
+        findings=(a_finding(configuration="inductor", severity="warning"),),
+    )
+
+
+@for_each("story", [story for story in STORIES if story != "hostile_names"])
+def test_no_sentence_of_a_report_is_cut(story: str) -> None:
+    text = render(STORIES[story](), "text")
+
+    assert [line for line in text.splitlines() if re.search(r"\.\.\.(\W|$)", line)] == []
 
 
 @for_each("story", STORIES)

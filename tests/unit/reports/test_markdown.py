@@ -111,7 +111,7 @@ def huge(conversion_count: int, finding_count: int, name: str = "n" * 10_000) ->
     pairs = tuple(a_pair(f"reorder {i}", f"reorder {i + 1}", proof=name) for i in range(0, conversion_count, 2))
     trial = a_trial(kernels=kernels(*conversions, seconds=10.0), redundant_pairs=pairs, notes=(name,))
     findings = (
-        a_finding(configuration="inductor", message=f"finding {i}: {name}", suggestion=name)
+        a_finding(configuration="inductor", message=f"finding {i}: {name}", suggestion=f"{i} {name}")
         for i in range(finding_count)
     )
     return a_diagnosis(trial, findings=tuple(findings))

@@ -55,11 +55,11 @@ def test_the_fragment_says_what_the_view_says_in_strict_html_of_plain_elements(s
 
 
 def test_a_long_record_is_cut_and_no_name_in_it_acts() -> None:
-    fields = {"rule": HOSTILE, "configuration": HOSTILE, "message": HOSTILE * 9, "suggestion": HOSTILE * 9}
+    fields = {"rule": HOSTILE, "configuration": HOSTILE, "message": HOSTILE * 9}
     diagnosis = a_diagnosis(
         *(a_failed_trial(f"{number} {HOSTILE}") for number in range(300)),
         subject=a_subject(name=HOSTILE, notes=(HOSTILE,) * 300),
-        findings=(a_finding(**fields),) * 300,
+        findings=tuple(a_finding(suggestion=f"{number} {HOSTILE * 9}", **fields) for number in range(300)),
         recommendation=a_recommendation(configuration=HOSTILE, how=f"model = {HOSTILE}\n" * 300),
         interrupted=HOSTILE,
     )

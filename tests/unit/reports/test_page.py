@@ -245,7 +245,7 @@ def test_a_finding_has_its_line_its_cost_and_what_it_names_and_long_lists_are_cu
     text = text_of(parse(page))
 
     assert "y = x.contiguous()" in text
-    assert "21.0 ms · 1.00 KiB moved" in text
+    assert "21.0 ms, 1.00 KiB moved" in text
     assert "Named reorder 1, relu_1" in text
     assert text.count("7 more left out here; the JSON report has them.") == 1
 

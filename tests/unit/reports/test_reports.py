@@ -18,7 +18,6 @@ from builders import (
     a_finding,
     a_graph,
     a_location,
-    a_measurement,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -33,7 +32,7 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure, Measurement, Trial
+from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share
 from layoutdoctor.reports import format_of_suffix, render
@@ -46,6 +45,7 @@ from layoutdoctor.reports.sections.wording import clean, clean_line
 from layoutdoctor.reports.text import plain_table, render_text
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 GAIN, NO_CONVOLUTION, SMALL_SHARE = (
@@ -153,6 +153,63 @@ def test_the_default_is_the_fastest_only_if_the_interval_says_so(width: float, c
     assert build_answer(diagnosis).claim.startswith(f"torch.compile's default {claim}")
 
 
+def claim_of(*ratios: Ratio) -> str:
+    trials = (a_trial(one.name) for one in ratios)
+    costly = a_trial(kernels=kernels(a_conversion(seconds=5e-3)))
+    return build_answer(a_diagnosis(costly, *trials, comparison=a_comparison(*ratios))).claim
+
+
+def test_what_is_not_certain_says_what_to_do_and_a_wide_interval_is_no_claim() -> None:
+    assert claim_of(a_ratio("eager", 1.1, 0.2)) == (
+        "Looks 1.10x faster than torch.compile's default (0.90 to 1.30), not certain: eager; "
+        "keep torch.compile's default"
+    )
+    busy = a_diagnosis(
+        a_trial(kernels=kernels(a_conversion(seconds=5e-3))),
+        a_trial("eager"),
+        comparison=a_comparison(a_ratio("eager", 1.2, 0.7)),
+    )
+    answer = build_answer(busy)
+    assert (answer.claim, answer.how) == ("Nothing can be said: the machine was busy", ())
+    assert dict(answer.notes)["Next"] == "run it again on a quiet machine, or measure longer (--budget)"
+    assert [row.cells[2] for row in build_tables(busy)[0].rows] == ["1.20x  0.50 to 1.90", "1"]
+
+
+def test_the_claim_is_of_a_configuration_that_was_started_again_if_any_was() -> None:
+    once = msgspec.structs.replace(a_ratio("eager", 1.66, 0.3), verdict="inconclusive", start_ratios=())
+    again = msgspec.structs.replace(a_ratio(BEST, 1.1, 0.2), start_ratios=(1.0, 1.1, 1.2))
+
+    assert claim_of(once, again).startswith("Looks 1.10x faster than torch.compile's default (0.90 to 1.30)")
+    assert claim_of(once).startswith("Looks 1.66x faster")
+
+
+def test_findings_with_one_cure_are_one_entry_with_all_places_and_the_cost_together() -> None:
+    fields = {"configuration": "inductor", "severity": "warning", "suggestion": "delete the call"}
+    places = [(41, 2e-3), (42, 1e-3), (44, 1e-3)]
+    found = [
+        a_finding("LD501", location=a_location(line), seconds=cost, bytes_moved=1024, message=f"line {line}", **fields)
+        for line, cost in places
+    ]
+    other = a_finding("LD501", location=a_location(50), message="line 50", **{**fields, "suggestion": "write .mT"})
+    view = build_view(a_diagnosis(findings=(*found, other)))
+
+    merged, alone = view.findings
+    assert (merged.place, merged.message) == (
+        "model.py:41, 42 and 44",
+        "3 places, 4.00 ms, 3.00 KiB moved in all; the costliest: line 41",
+    )
+    assert [text.partition(": ")[2] for text in merged.others] == ["line 42", "line 44"]
+    assert merged.findings == tuple(found)
+    assert (alone.message, alone.others) == ("line 50", ())
+
+
+def test_a_failure_is_told_in_whole_sentences() -> None:
+    message = f"no primitive for this. {'A second sentence that is long, ' * 6}and ends. A third."
+    failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message=message))
+
+    assert build_tables(a_diagnosis(failed))[0].rows[0].clause == "failed (run): no primitive for this."
+
+
 def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost() -> None:
     assert [name for name, case in CASES.items() if build_answer(case).is_short] == ["irrelevant, a note", "not stable"]
     trials = (*SMALL_SHARE.trials, a_trial(configuration=a_configuration("aot-inductor", ahead_of_time=True)))
@@ -229,35 +286,6 @@ def test_of_a_long_log_the_end_is_shown_and_of_a_stack_the_last_calls(log: str, 
     lines = [line for line in shown.splitlines() if line]
     assert (lines[0], lines[-1].endswith(last)) == (first, True)
     assert len(shown) <= 1500
-
-
-@for_each(
-    ("default", "chosen", "effect"),
-    [
-        ((10.5, 10.2), (8.1, 8.3), None),
-        ((), (), None),
-        ((), (10.0, 10.0), None),  # no process of the default to compare with
-        (
-            (12.5, 12.5),
-            (10.0, 13.5),
-            "page faults decide (0.93x to 1.25x, process by process), and the default is 1.25x slower than here",
-        ),
-        ((10.5, 10.2), (8.0, 12.0), "page faults decide (0.85x to 1.31x, process by process)"),
-    ],
-)
-def test_the_allocator_is_mentioned_if_it_changes_a_time_by_a_tenth(
-    default: tuple[float, ...], chosen: tuple[float, ...], effect: str | None
-) -> None:
-    def unkept(usual: float, milliseconds: tuple[float, ...]) -> Measurement:
-        return a_measurement(*[usual * 1e-3] * 24, unkept_seconds=tuple(one * 1e-3 for one in milliseconds))
-
-    trials = a_trial(measurement=unkept(10.0, default)), a_trial(BEST, measurement=unkept(8.0, chosen))
-    comparison = a_comparison(a_ratio(BEST, 1.25), fastest=(BEST,))
-    advice = a_recommendation(BEST, speedup=a_speedup(1.25))
-    notes = dict(build_answer(a_diagnosis(*trials, comparison=comparison, recommendation=advice)).notes)
-
-    expected = effect and f"MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0: without it {effect}"
-    assert notes.get("Run with") == expected
 
 
 def test_a_configuration_twice_as_inexact_as_eager_mode_is_called_so_with_what_is_as_exact() -> None:

@@ -15,6 +15,8 @@ from builders import (
     a_subject,
     a_trace,
     an_environment,
+    an_input,
+    contiguous,
     kernels,
     recorded,
 )
@@ -105,6 +107,29 @@ def test_what_the_default_is_compared_with() -> None:
     assert second(msgspec.structs.replace(equal, trials=(*equal.trials[::2], converting))) == "inductor-freezing"
 
 
+def without_text(**changes: object) -> Diagnosis:
+    return msgspec.structs.replace(a_record(**changes), trials=(a_builtin("eager"), a_builtin("inductor")))
+
+
+def test_a_model_that_torch_cannot_print_comes_from_its_file() -> None:
+    """The name of a file is all that the script takes of it from the record."""
+    record = without_text(subject=a_subject(name="my.model.py:build", inputs=(an_input(contiguous((1, 3, 8, 8))),)))
+    script = script_of(record)
+
+    assert "Path(__file__).with_name('my.model.py')" in script
+    assert "getattr(file, 'build' or " in script
+    assert "    ((1, 3, 8, 8), 'float32'),\n" in script
+    assert build_reproducer(record).file == "my.model.py"
+    in_pieces = msgspec.structs.replace(
+        record, trials=(a_builtin("eager"), a_builtin("inductor", traced=TRACED, graph_break_reasons=("print",)))
+    )
+    assert script_of(in_pieces) == script
+    for name in ("../x.py", "x.py'", "timm:x.py", "x.py:a b", "m.py (decoder)"):
+        assert build_reproducer(without_text(subject=a_subject(name=name))).reason is not None
+    function = a_subject(name="m.py:call", model=None)
+    assert build_reproducer(without_text(subject=function)).reason is not None
+
+
 @for_each(
     ("record", "reason"),
     [
@@ -117,13 +142,14 @@ def test_what_the_default_is_compared_with() -> None:
         (with_trials(), "fewer than two configurations ran that a script can apply"),
         (
             msgspec.structs.replace(
-                a_record(), trials=(a_builtin("eager"), a_builtin("inductor", graph_break_reasons=("print",)))
+                without_text(subject=a_subject(name="Model")),
+                trials=(a_builtin("eager"), a_builtin("inductor", traced=TRACED, graph_break_reasons=("print",))),
             ),
-            "the model has graph breaks, so that torch.compile traced it in pieces",
+            "torch cannot print the model's operations, and a script finds a model only in a file of its own",
         ),
         (
-            msgspec.structs.replace(a_record(), trials=(a_builtin("eager"), a_builtin("inductor"))),
-            "the model's operations were not recorded, or need more than torch alone",
+            without_text(subject=a_subject(name="timm:resnet18")),
+            "torch cannot print the model's operations, and a script finds a model only in a file of its own",
         ),
     ],
 )
@@ -179,4 +205,7 @@ def test_a_text_that_is_none_of_torch_reaches_no_script() -> None:
     text = "def forward(self, w0, w1, x0):\n    import os\n    return (x0,)"
     hostile = TracedModel(text=text, weights=TRACED.weights, inputs=TRACED.inputs)
     trials = a_builtin("eager"), a_builtin("inductor", traced=hostile)
-    assert "import" not in build_reproducer(msgspec.structs.replace(a_record(), trials=trials)).script
+    record = msgspec.structs.replace(a_record(), trials=trials)
+    unnamed = msgspec.structs.replace(record, subject=a_subject(name="Model"))
+    assert "import" not in build_reproducer(unnamed).script
+    assert "return (x0,)" not in script_of(record)  # it takes the model from model.py

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 OFF, LAST, EAGER = "inductor-layout-opt-off", "inductor-channels-last", "eager"
-SAID_LAST, SAID_OFF = "compiled + channels_last", "compiled, layout optimization off"
+SAID_LAST, SAID_OFF = "compiled + channels_last", "compiled, no layout opt"
 SAME = Trial(configuration=a_configuration(LAST), status="same_as", same_as="inductor")
 NO_HELP = "not certainly faster"
 DIFFERENT = Equivalence(status="different")
