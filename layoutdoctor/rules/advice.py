@@ -15,7 +15,7 @@ from layoutdoctor.examination.choice import EQUALITY, demands, eligible_names, j
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import distinct, joined, listing, ratio_words, shown
+from layoutdoctor.words import be, count_of, distinct, joined, listing, ratio_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -214,17 +214,26 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
         elif (gain := times.over(name, trial.name)) is not None:
             better = times.better_than(name)
             if gain.verdict != FASTER:
-                slow.append(speed_words(gain))
+                slow.append(gain)
             elif better is not None:
                 beaten.append(f"{shown(better.name)} is faster than {shown(name)}")
-    against = "" if times.is_baseline(trial.name) else f", against {shown(trial.name)}"
+    against = None if times.is_baseline(trial.name) else f"against {shown(trial.name)}"
     facts = (
-        f"not certainly faster{against}: {joined(distinct(slow))}" if slow else None,
+        _best_of(slow, against) if slow else None,
         listing(distinct(beaten)),
         f"the same code: {listing(same)}" if same else None,
         f"{listing(failed)} failed, or computed something else" if failed else None,
     )
     return joined(facts)
+
+
+def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
+    """The best of some that are not certainly faster, and how many others there are."""
+    best = max(slow, key=lambda ratio: ratio.median)
+    others = len({ratio.name for ratio in slow}) - 1
+    start = joined((None if best.verdict == INCONCLUSIVE else "no faster", against), " ")
+    rest = f"; {count_of(others, 'other')} {be(others)} no better" if others else ""
+    return joined((start, speed_words(best) + rest), ": ")
 
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
