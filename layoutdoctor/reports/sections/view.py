@@ -58,7 +58,7 @@ class FindingEntry:
     One finding as a report shows it, or several of one rule that one change of one configuration removes.
 
     Attributes:
-        findings: The records it stands for, in their order.
+        findings: The records that it shows, in their order.
         others: Place and message of each record but the first, for a format that has room for them.
         configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
         is_elsewhere: Whether a short report only names it, as it is about neither the baseline nor the recommended
