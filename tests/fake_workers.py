@@ -121,12 +121,11 @@ def a_worker(
     worker.start.call_seconds = call_seconds
     scripts = iter(again)
 
-    def further_start(*, keeps_memory: bool = True) -> Start:
+    def further_start() -> Start:
         script = next(scripts)
         if isinstance(script, BaseException):
             raise script
-        name = worker.name if keeps_memory else f"{worker.name}, memory given back"
-        return Start(ScriptedProcess(script, seen, name, clock))  # type: ignore[arg-type]
+        return Start(ScriptedProcess(script, seen, worker.name, clock))  # type: ignore[arg-type]
 
     worker.further_start = further_start  # type: ignore[method-assign]
     return worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.conversion import RedundantPair
@@ -66,8 +65,6 @@ class Measurement(Record, frozen=True, kw_only=True):
         calls_per_round: Calls in each turn.
         first_round: The number, from 0, of the baseline's round that the first one of these was.
         starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
-        unkept_seconds: Time of one call in each of some fresh processes whose allocator gives freed memory back to the
-            system (glibc's default); empty if none was started.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -77,12 +74,6 @@ class Measurement(Record, frozen=True, kw_only=True):
     calls_per_round: Count = 1
     first_round: Count = 0
     starts: tuple[tuple[PositiveSeconds, ...], ...] = ()
-    unkept_seconds: tuple[PositiveSeconds, ...] = ()
-
-    @property
-    def unkept_factor(self) -> float:
-        """How many times as long a call takes with glibc's default allocator; 1 if that was not measured."""
-        return statistics.median(self.unkept_seconds) / self.median_seconds if self.unkept_seconds else 1.0
 
 
 class Equivalence(Record, frozen=True, kw_only=True):

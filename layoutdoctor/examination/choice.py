@@ -236,8 +236,6 @@ LESS_EXACT = 2.0
 """A trial whose error is more than this many times eager's error is reported as less exact."""
 _FAR_OFF = 1.5
 """An error of more than this many times the tolerance is far off."""
-KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
-"""Environment variables that keep glibc's allocator from giving memory back to the system."""
 
 
 def choose_baseline(configurations: Iterable[Configuration], measured: Collection[str]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.examination.choice import compare, left_standing, recommend
+from layoutdoctor.examination.choice import left_standing
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.deriving import (
     MATRIX_PRODUCT,
@@ -29,10 +28,8 @@ from layoutdoctor.run.watching import now
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import Bandwidth, Copied, Ran
 from layoutdoctor.workers.turns import (
-    UNKEPT_STARTS,
     LoadMeter,
     baseline_of,
-    begin_starts,
     compile_side_by_side,
     contenders_of,
     medians_of,
@@ -40,7 +37,6 @@ from layoutdoctor.workers.turns import (
     take_profiles,
     take_rounds,
     take_starts,
-    time_starts,
 )
 from layoutdoctor.workers.worker import Worker
 
@@ -162,8 +158,6 @@ class Run:
         if self._is_timed:
             self._start_again()
         self._profile()
-        if self._is_timed:
-            self._time_without_kept_memory()
 
     def end(self) -> None:
         """Ends all processes."""
@@ -343,27 +337,6 @@ class Run:
             if self._bandwidth is None and worker.start is not None and not worker.start_is_lost:
                 with contextlib.suppress(LostError):
                     self._bandwidth = worker.start.process.ask(Bandwidth(), Copied).bytes_per_second
-
-    def _time_without_kept_memory(self) -> None:
-        """Starts of the default and the best with glibc's own settings, whose page faults are the user's."""
-        baseline = baseline_of(self.workers)
-        if baseline is None or self._on_gpu or not baseline.forks:
-            return
-        self._watch.begin("timing with the allocator's own settings")
-        trials = [one.trial for one in self.recordings()]
-        advice = recommend(trials, compare(trials), {})
-        name = None if advice is None else advice.configuration
-        pair = [baseline, *(one for one in self.workers if one.name == name and one is not baseline and one.forks)]
-        measured = next((trial.measurement for trial in trials if trial.name == baseline.name), None)
-        if measured is None:
-            return
-        for _ in range(UNKEPT_STARTS):
-            rounds = time_starts(begin_starts([baseline], pair), baseline.calls, self._meter)
-            if rounds is None:
-                return
-            kept, *given_back = map(statistics.median, rounds)
-            for worker, seconds in zip(pair, given_back, strict=True):  # beside the baseline, as all times are compared
-                worker.unkept = (*worker.unkept, measured.median_seconds * seconds / kept)
 
     # ------------------------------------------------------------------------------------------ what was seen
     def recordings(self) -> tuple[Recording, ...]:

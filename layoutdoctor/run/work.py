@@ -29,7 +29,6 @@ from layoutdoctor.workers.messages import (
     ClosedError,
     Compile,
     Copied,
-    Fork,
     Loaded,
     MeasureMemory,
     Prepared,
@@ -284,8 +283,7 @@ class _Worker:
         self._channel = channel
         # After a fork, the next use makes the thread pool again; torch aborts if two threads of autograd do so at once.
         torch.set_num_threads(torch.get_num_threads())
-        if isinstance(order, Fork) and order.keeps_memory:
-            keep_memory()
+        keep_memory()
         take_some_memory()
         self._serve()
 

@@ -162,15 +162,9 @@ class Compile(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Fork(Message, frozen=True, kw_only=True, tag=True):
-    """
-    To a worker that has compiled and can be forked: one more start.
-
-    Attributes:
-        keeps_memory: Whether its allocator keeps the memory that a call frees.
-    """
+    """To a worker that has compiled and can be forked: one more start."""
 
     log: str
-    keeps_memory: bool = True
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):

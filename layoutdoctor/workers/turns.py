@@ -48,7 +48,6 @@ MOST_ROUNDS = 25
 ROUNDS_OF_A_START = 9
 USUAL_STARTS = 5
 MOST_STARTS = 8
-UNKEPT_STARTS = 2
 _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
 _TURN_SECONDS = 0.03
@@ -402,12 +401,9 @@ def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
     return max(widths)
 
 
-def begin_starts(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) -> list[Start]:
+def begin_starts(workers: Sequence[Worker]) -> list[Start]:
     """
     Further starts that get ready: forks one by one, which takes a moment, others side by side.
-
-    Args:
-        giving_back: Have a start behind the others whose allocator gives freed memory back to the system.
 
     Returns:
         None of them if one cannot be started.
@@ -415,8 +411,8 @@ def begin_starts(workers: Sequence[Worker], giving_back: Sequence[Worker] = ()) 
     starts: list[Start] = []
     one_by_one = any(worker.forks or worker.chooses_by_time for worker in workers)
     try:
-        for worker, keeps_memory in (*((one, True) for one in workers), *((one, False) for one in giving_back)):
-            starts.append(worker.further_start(keeps_memory=keeps_memory))
+        for worker in workers:
+            starts.append(worker.further_start())
             starts[-1].begin_to_warm_up()
             if one_by_one:
                 starts[-1].wait_until_warm()

@@ -98,7 +98,6 @@ class Worker:
         rounds: Seconds of each round.
         first_round: How many rounds the baseline had before the first of these.
         starts: Seconds of each round of each further start.
-        unkept: Seconds of a call in each process whose allocator gives memory back.
         iterations: Profiled iterations.
         was_profiled: Whether an iteration was profiled, or failed in it.
         start_is_lost: Whether the profiler was the end of the process that the rounds timed.
@@ -119,7 +118,6 @@ class Worker:
         self.rounds: list[Seconds] = []
         self.first_round = 0
         self.starts: list[tuple[Seconds, ...]] = []
-        self.unkept: tuple[Seconds, ...] = ()
         self.calls = 1
         self.process: Process | None = None
         self._host, self._request, self._how = host, request, how
@@ -249,11 +247,11 @@ class Worker:
                 self.start.begin_to_warm_up()
                 self.start.wait_until_warm()
 
-    def _forked(self, *, keeps_memory: bool = True) -> Process:
+    def _forked(self) -> Process:
         assert self.process is not None
-        return self.process.fork(Fork(log=self._host.file(self.name), keeps_memory=keeps_memory))
+        return self.process.fork(Fork(log=self._host.file(self.name)))
 
-    def further_start(self, *, keeps_memory: bool = True) -> Start:
+    def further_start(self) -> Start:
         """
         One more process of the configuration, which is not warm yet.
 
@@ -262,7 +260,7 @@ class Worker:
             LayoutDoctorError: The subject cannot be loaded again.
         """
         if self.forks:
-            return Start(self._forked(keeps_memory=keeps_memory))
+            return Start(self._forked())
         return Start(self._host.begin(self.configuration, is_again=True))
 
     def turn(self, calls: int) -> None:
@@ -331,7 +329,7 @@ class Worker:
     def _lose(self, failure: Failure, status: TrialStatus) -> None:
         """Records why there is no result, which costs the times as well, and ends the processes."""
         self.observe(status=status, failure=failure)
-        self.rounds, self.starts, self.unkept = [], [], ()
+        self.rounds, self.starts = [], []
         self.end()
 
     def observe(self, **facts: Any) -> None:
@@ -359,7 +357,6 @@ class Worker:
             calls_per_round=self.calls,
             first_round=self.first_round,
             starts=tuple(self.starts),
-            unkept_seconds=self.unkept,
         )
         return msgspec.structs.replace(raw, median_seconds=call_seconds(raw))
 

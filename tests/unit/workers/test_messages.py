@@ -60,7 +60,7 @@ ORDERS = [
     ),
     Begin(configuration=a_configuration(), is_again=True, log="l"),
     Compile(),
-    Fork(log="l", keeps_memory=False),
+    Fork(log="l"),
     Check(path=None),
     WarmUp(),
     Turn(calls=3),

@@ -268,9 +268,9 @@ def test_in_a_start_the_order_turns_with_every_round_and_processes_end() -> None
         start = worker.further_start
         worker.further_start = lambda start=start, **given: ended.append(start(**given)) or ended[-1]  # type: ignore[method-assign, func-returns-value]
 
-    time_starts(begin_starts(workers[:1], giving_back=workers[1:]), 1, LoadMeter())
+    time_starts(begin_starts(workers), 1, LoadMeter())
 
-    name, other = "inductor", "a, memory given back"
+    name, other = "inductor", "a"
     assert seen[:6] == [other, name, name, other, other, name]
     assert len(seen) == 18
     assert all(start.process.is_ended for start in ended)

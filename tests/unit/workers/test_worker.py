@@ -98,10 +98,9 @@ def test_the_start_that_is_timed_is_a_fork_whose_outputs_are_checked_first() -> 
 
     worker.open("/run/reference")
     worker.further_start()
-    worker.further_start(keeps_memory=False)
 
     log = "/run/inductor"
-    assert process.orders == [Fork(log=log), Fork(log=log), Fork(log=log, keeps_memory=False)]
+    assert process.orders == [Fork(log=log), Fork(log=log)]
     assert worker.start is not None
     assert (worker.start.process, worker.start.call_seconds) == (start, 0.5)
     assert (worker.trial, worker.proposals) == (start.checked.trial, start.checked.proposals)
@@ -181,11 +180,10 @@ def test_its_time_is_that_of_the_fast_rounds_of_all_processes() -> None:
     assert worker.measurement is not None
     assert worker.measurement.median_seconds == 1.04
 
-    worker.starts, worker.unkept = [(5.0, 6.0, 7.0), (1.05, 1.06)], (5.0, 6.0)  # the machine was slow for a while
+    worker.starts = [(5.0, 6.0, 7.0), (1.05, 1.06)]  # the machine was slow for a while
 
     assert worker.measurement.median_seconds == 1.05
     assert worker.measurement.starts == ((5.0, 6.0, 7.0), (1.05, 1.06))
-    assert worker.measurement.unkept_seconds == (5.0, 6.0)
     assert speed_change(worker.measurement) == pytest.approx(5.0 / 1.05)
 
 
