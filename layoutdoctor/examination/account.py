@@ -138,8 +138,10 @@ class _Piece:
         return distinct(map(_operation, self.nodes))
 
     @property
-    def locations(self) -> set[SourceLocation]:
-        return {node.location for node in self.nodes if node.location is not None}
+    def locations(self) -> list[SourceLocation]:
+        """The places of its operations, the one that writes most first."""
+        ordered = sorted(self.nodes, key=lambda node: -(tensor_bytes(node.layout, node.dtype) or 0))
+        return list(dict.fromkeys(node.location for node in ordered if node.location is not None))
 
     @property
     def module(self) -> str | None:
@@ -424,9 +426,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
         operations=operations,
         backward=first[0].backward,
         module=first[0].module,
-        locations=tuple(
-            sorted({place for piece in first for place in piece.locations}, key=lambda place: (place.file, place.line))
-        ),
+        locations=tuple(dict.fromkeys(place for piece in first for place in piece.locations)),
         slower_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[0]))),
         faster_kernels=tuple(distinct(name for group in groups for name in _kernel_names(group[1]))),
         slower_layout=layouts[0],

@@ -234,6 +234,8 @@ MOST_CONTENDERS = 6
 FEWEST_STARTS = 3
 LESS_EXACT = 2.0
 """A trial whose error is more than this many times eager's error is reported as less exact."""
+_NOTICED = 0.01
+"""An error of less than this share of the tolerance is not spoken of."""
 _FAR_OFF = 1.5
 """An error of more than this many times the tolerance is far off."""
 
@@ -447,10 +449,16 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
 
 
 def times_less_exact(trial: Trial) -> float | None:
-    """A trial's error over eager's; None if another order of sums may explain it (``LESS_EXACT``), or if not known."""
+    """
+    A trial's error over eager's; None if not known, or if it says nothing.
+
+    It says nothing if another order of sums may explain it (``LESS_EXACT``), or if it is far below what is allowed.
+    """
     seen = trial.equivalence
     error, own = (None, None) if seen is None else (seen.relative_error, seen.eager_relative_error)
-    return error / own if error is not None and own and error > LESS_EXACT * own else None
+    if seen is None or error is None or not own or error < _NOTICED * (seen.tolerance or 0.0):
+        return None
+    return error / own if error > LESS_EXACT * own else None
 
 
 def is_far_off(trial: Trial) -> bool:
