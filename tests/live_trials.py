@@ -96,15 +96,15 @@ def seen_here(
             work.prepare()
             compiled = work.compile()
             checked = work.check(str(reference))
-            profiled = work.profile(1, None)
+            profiled = [work.profile(1, None) for _ in range(5)]
         except Exception as error:
             failed = work.failed(error)
             trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
-            iterations = () if profiled.iteration is None else (profiled.iteration,)
+            iterations = tuple(one.iteration for one in profiled if one.iteration is not None)
             trial, proposals = checked.trial, checked.proposals or compiled.proposals
-            trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled.notes))
+            trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled[0].notes))
     head = Head(
         layoutdoctor_version=__version__,
         created_at="2026-11-20T12:00:00Z",

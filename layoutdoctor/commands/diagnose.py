@@ -264,7 +264,7 @@ def diagnose_calls(
     from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
 
     shapes = {(one.inputs, one.subject_directory) for one in requests.values()}
-    if len(shapes) > 1 and (what_follows(arguments.configurations) or arguments.configurations == QUICK):
+    if len(shapes) > 1 and what_follows(arguments.configurations) != "nothing":
         tried = (*plan.request.configurations, ONCE_FOR_ALL_SIZES)
         requests = {name: msgspec.structs.replace(one, configurations=tried) for name, one in requests.items()}
 

@@ -119,7 +119,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         count: Kernels in the list.
         seconds: Sum of their times; not the wall time.
         around_seconds: On a CPU, time within calls of a library but in none of its kernels; None if not recorded.
-        between_seconds: On a CPU, time of a call in which no operation computes; None if not recorded.
+        between_seconds: Time of a call in which no kernel runs, nor a library's call around its kernels; None if not
+            recorded.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
         share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.

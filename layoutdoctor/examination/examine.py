@@ -222,10 +222,12 @@ def _trial(
     if (
         kernels is not None
         and kernels.waiting is not None
-        and trial.measurement is not None
         and call_seconds is not None
+        and trial.measurement is not None
     ):
-        kernels = msgspec.structs.replace(kernels, waiting=waiting_in_calls(kernels.waiting, call_seconds))
+        between = max(0.0, call_seconds - kernels.waiting.busy_seconds)
+        waiting = waiting_in_calls(kernels.waiting, call_seconds)
+        kernels = msgspec.structs.replace(kernels, waiting=waiting, between_seconds=between)
     return msgspec.structs.replace(
         trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=(*trial.notes, *facts.notes)
     )

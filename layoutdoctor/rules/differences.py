@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # -------------------------------------------------------------------------------------------- LD306: generated kernels
 _LEAST_SHARE_OF_CALL = 0.02
+_LEAST_SECONDS = 100e-6
+"""At each place, on a CPU: waking the threads that share a kernel may take nearly as long, if they sleep when it begins."""
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
 _SEVERAL = 2
@@ -57,15 +59,18 @@ def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     for account in diagnosis.accounts:
         slower = diagnosis.find_trial(account.slower)
         known = {one.kernel for one in _assignments(slower)} if assigning and slower is not None else set()
-        rows = [row for row in _large(account) if row.slower_kernels not in seen and _is_slower_kernel(row)]
+        large = _large(diagnosis, account)
+        rows = [row for row in large if row.slower_kernels not in seen and _is_slower_kernel(row)]
         rows = [row for row in rows if known.isdisjoint(row.slower_kernels)]
         seen.update(row.slower_kernels for row in rows)
         if rows:
             yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
 
 
-def _large(account: Account) -> list[AccountRow]:
-    return [row for row in account.rows if row.seconds >= _LEAST_SHARE_OF_CALL * account.slower_seconds]
+def _large(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
+    least = _LEAST_SHARE_OF_CALL * account.slower_seconds
+    at_a_place = _LEAST_SECONDS if diagnosis.subject.device == "cpu" else 0.0
+    return [row for row in account.rows if row.seconds >= max(least, row.count * at_a_place)]
 
 
 def _is_slower_kernel(row: AccountRow) -> bool:
@@ -185,7 +190,7 @@ def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per place and configuration."""
     seen = set()
     for account in diagnosis.accounts:
-        for row in _large(account):
+        for row in _large(diagnosis, account):
             place = account.slower, row.module, row.locations, row.backward
             is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
             if is_one_call and place not in seen:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
+_STANDING_SHARE = 0.15
+"""Of the budget, for starts of what stands in the way of the advice when the other starts are over."""
 _FIRST_TABLE, _FIRST_TABLE_SECONDS = 3, 1.0
 _USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 
@@ -319,6 +321,7 @@ class Run:
         while found:
             take_starts(found, baseline, limit, self._meter, done, at_once=at_once)
             started.update(worker.name for worker in found)
+            limit = self._budget * _STANDING_SHARE
             standing = left_standing([one.trial for one in self.recordings()])
             found = [worker for worker in self.workers if worker.name in standing and worker.name not in started]
         self.show()

@@ -52,7 +52,7 @@ _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
 _TURN_SECONDS = 0.03
 _MOST_CALLS = 8
-_PATIENCE = 3.0
+_PATIENCE = 2.0
 _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
 _WIDE = 1.10
@@ -357,8 +357,8 @@ def take_starts(
 
     Args:
         workers: The contenders. They have as many starts as each other; other configurations are left out.
-        limit_seconds: At the end of this time no further start begins, after three, or while an interval is wide after
-            three times as long; after three times as long none.
+        limit_seconds: At the end of this time no further start begins, after three if no interval is wide; after twice
+            as long none.
         on_start: Called with the count of starts so far.
         at_once: How many starts of all may get ready side by side, before the first of them is timed.
     """

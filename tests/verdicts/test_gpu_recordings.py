@@ -111,7 +111,7 @@ def test_the_conv3d_stack_gets_one_of_the_two_fastest_ways_and_the_ratio_that_it
     assert {name: ratio.verdict for name, ratio in ratios.items()} == {
         "eager": "equal",
         "eager-channels-last": "faster",
-        "inductor-channels-last": "slower",  # than the default: 0.97x, by hand too
+        "inductor-channels-last": "inconclusive",  # 0.98x (0.96 to 0.99), by hand 0.97x
         "inductor-layout-opt-off": "inconclusive",
         OFF: "faster",
     }
@@ -238,13 +238,13 @@ def test_the_backward_of_each_layer_runs_in_its_own_module() -> None:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        (TRAINING, "slower by 685 us: 611 us outside kernels, 94.6 us layout conversions (module 3)"),
+        (TRAINING, "slower by 698 us: 620 us between kernels, 94.6 us layout conversions (module 3)"),
         (
             CHAINS[0],
-            "slower by 58.7 us: 50.2 us outside kernels, 5.76 us layout conversions, "
+            "slower by 62.2 us: 53.7 us between kernels, 5.76 us layout conversions, "
             "3.55 us a slower kernel for relu and batch_norm (module 5)",
         ),
-        (SEED, "slower by 10.2 ms: 10.5 ms layout conversions (gpu_cases.py:43)"),
+        (SEED, "slower by 10.1 ms: 10.5 ms layout conversions (gpu_cases.py:43)"),
     ],
 )
 def test_the_parts_of_a_difference_are_true(name: str, parts: str) -> None:

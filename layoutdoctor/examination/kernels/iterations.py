@@ -1,5 +1,5 @@
 """
-Several iterations of the same work: each operation counts with the median of its times, as shares of a call.
+Several iterations of the same work: each operation counts with the median of its shares of a call.
 
 The machine may be faster or slower during any iteration, and so is the call that was timed beside it.
 """
@@ -14,7 +14,7 @@ from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, 
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from layoutdoctor.examination.kernels.host import HostOperation
     from layoutdoctor.recording.onednn import OnednnLog
@@ -34,7 +34,8 @@ class Shares:
     The times of several iterations as shares of a call.
 
     An operation's time is divided by that of its own iteration, because the machine's speed changes between iterations.
-    On a CPU this is the profiled call, less the time that the profiler adds to it.
+    On a CPU this is the profiled call, less the time that the profiler adds to it. The median share counts. If the
+    iterations were not timed, the least time counts: another program seldom disturbs the same operation in all of them.
 
     Attributes:
         between_seconds: Time of a call in which no kernel runs; None if the iterations were not timed.
@@ -45,8 +46,9 @@ class Shares:
     """
 
     def __init__(self, iterations: Sequence[Iteration], call_seconds: Seconds | None) -> None:
-        self._iterations = iterations
+        self._iterations, self._call_seconds = iterations, call_seconds
         self._factors = [1.0] * len(iterations)
+        self._typical: Callable[[Iterable[float]], float] = min
         self.between_seconds: Seconds | None = None
         whole = [_call_seconds(one, _profiler_seconds(iterations)) for one in iterations]
         if call_seconds is None or None in whole:
@@ -54,6 +56,7 @@ class Shares:
         working = [_working_seconds(one) for one in iterations]
         longest = [max(of or 0.0, work) for of, work in zip(whole, working, strict=True)]
         self._factors = [call_seconds / of for of in longest]
+        self._typical = statistics.median
         idle = statistics.median(1 - work / of for of, work in zip(longest, working, strict=True))
         self.between_seconds = idle * call_seconds
 
@@ -62,7 +65,7 @@ class Shares:
         log = self._iterations[0].log
         if log is None:
             return None
-        times = self._medians([None if one.log is None else _primitives(one.log) for one in self._iterations])
+        times = self._times([None if one.log is None else _primitives(one.log) for one in self._iterations])
         return replace(
             log,
             primitives=[replace(one, seconds=seconds) for one, seconds in zip(log.primitives, times, strict=True)],
@@ -75,25 +78,37 @@ class Shares:
             return events
         import numpy as np  # late: no saved diagnosis needs it
 
-        times = self._medians([_kernels(one.events) for one in self._iterations])
+        times = self._times([_kernels(one.events) for one in self._iterations])
         return replace(events, kernels=replace(events.kernels, duration=np.rint(times).astype(np.int64)))
 
     def set_times(self, tree: Sequence[HostOperation]) -> None:
-        """Sets the times of the first iteration's operations."""
+        """
+        Sets the times of the first iteration's operations, whose primitives have theirs.
+
+        Medians of parts do not sum to the median of their sum: all are scaled, so that a call is what works and what is
+        between.
+        """
         ordered = _by_thread(tree)
         others = [_operations(_by_thread(operation_tree(one.events))) for one in self._iterations[1:]]
-        for entry, seconds in zip(ordered, self._medians([_operations(ordered), *others]), strict=True):
+        for entry, seconds in zip(ordered, self._times([_operations(ordered), *others]), strict=True):
             entry.seconds = seconds
+        working = working_seconds(tree)
+        if self.between_seconds is None or self._call_seconds is None or not working:
+            return
+        scale = (self._call_seconds - self.between_seconds) / working
+        for entry in tree:
+            entry.seconds *= scale
+            entry.primitives = [replace(one, seconds=scale * one.seconds) for one in entry.primitives]
 
-    def _medians(self, timed: Sequence[Timed | None]) -> list[float]:
-        """The median time of each name; an iteration in which other names or another order ran does not count."""
+    def _times(self, timed: Sequence[Timed | None]) -> list[float]:
+        """The typical time of each name; an iteration in which other names or another order ran does not count."""
         own = timed[0]
         assert own is not None
         known = [(one, factor) for one, factor in zip(timed, self._factors, strict=True) if one is not None]
         same = [
             [factor * seconds for seconds in times] for (names, times), factor in known if list(names) == list(own[0])
         ]
-        return [statistics.median(times) for times in zip(*same, strict=True)]
+        return [self._typical(times) for times in zip(*same, strict=True)]
 
 
 def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | None:
