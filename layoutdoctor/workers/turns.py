@@ -52,7 +52,7 @@ _ROUNDS_SECONDS = 8.0
 _START_SECONDS = 3.0
 _TURN_SECONDS = 0.03
 _MOST_CALLS = 8
-_PATIENCE = 2.0
+_PATIENCE = 3.0
 _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
 _WIDE = 1.10
@@ -245,9 +245,9 @@ def _drop_round(workers: Sequence[Worker], index: int) -> None:
 
 def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object] = lambda share: None) -> None:
     """
-    Records the kernels of configurations in turns, five iterations of each, and then the most memory of each.
+    Records the kernels of configurations in turns, and then the most memory of each.
 
-    A long iteration is recorded once. An iteration whose kernels seem to take longer than the call is recorded again.
+    What was timed in further starts is recorded five times, all else three times, a long iteration once. An iteration whose kernels seem to take longer than the call is recorded again.
 
     Args:
         workers: Those that were not profiled yet are.
@@ -263,7 +263,7 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
             spent[worker] += time.monotonic() - begin
             count = sum(not contradicts_call(one) for one in worker.iterations)
             is_enough = spent[worker] > (_PROFILES_SECONDS if number + 1 >= _FEWEST_PROFILES else _LONG_PROFILE_SECONDS)
-            if not goes_on or is_enough or count >= _MOST_PROFILES:
+            if not goes_on or is_enough or count >= (_MOST_PROFILES if worker.starts else _FEWEST_PROFILES):
                 taking.remove(worker)
         on_round(min(1.0, (number + 1) / _MOST_PROFILES))
         if not taking:
@@ -357,8 +357,8 @@ def take_starts(
 
     Args:
         workers: The contenders. They have as many starts as each other; other configurations are left out.
-        limit_seconds: At the end of this time no further start begins, after three if no interval is wide; after twice
-            as long none.
+        limit_seconds: At the end of this time no further start begins, after three if no interval is wide; after three
+            times as long none.
         on_start: Called with the count of starts so far.
         at_once: How many starts of all may get ready side by side, before the first of them is timed.
     """

@@ -134,7 +134,7 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
         assert (worker.start, worker.process) == (None, None)
 
 
-def test_five_iterations_are_profiled_once() -> None:
+def test_three_iterations_are_profiled_once_and_five_of_what_was_started_again() -> None:
     iteration = a_recording().iterations[0]
     process = Asked(Profiled(iteration=iteration, notes=("n",)))
     worker = compiled(Forking(process), trace_directory="/t")
@@ -146,9 +146,12 @@ def test_five_iterations_are_profiled_once() -> None:
 
     recording = worker.recording(HEAD)
     profile = Profile(calls=1, trace_file="/t/inductor.json.gz")
-    assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), *[profile] * 5, MeasureMemory()]
+    assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), *[profile] * 3, MeasureMemory()]
     assert recording.was_profiled
-    assert recording.iterations == (iteration,) * 5
+    assert recording.iterations == (iteration,) * 3
+    worker.starts, worker.was_profiled, worker.iterations = [(1.0,)], False, ()
+    take_profiles([worker])
+    assert worker.iterations == (iteration,) * 5
     assert recording.trial.measurement is not None
     assert recording.trial.measurement.peak_memory_bytes == 7
     assert recording.trial.notes == ("n",)
