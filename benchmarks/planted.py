@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from tabulate import tabulate
 from torch import nn
 
 import layoutdoctor
+from layoutdoctor.workers.processes import keep_memory, short_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 CONFIGURATIONS = ("eager", "eager-channels-last")
 PAIRS = 40
 _SETTLE_CALLS = 5
+_CALLS = 3
 
 
 def convert(y: torch.Tensor, extra: nn.Module) -> torch.Tensor:
@@ -38,7 +42,7 @@ def convert(y: torch.Tensor, extra: nn.Module) -> torch.Tensor:
 
 def convolve(y: torch.Tensor, extra: nn.Module) -> torch.Tensor:
     """A convolution of 7 x 7 whose result hardly counts."""
-    found: torch.Tensor = extra(y)
+    found: torch.Tensor = extra(y).mean(1, keepdim=True)
     return found
 
 
@@ -62,13 +66,17 @@ PLANTS: dict[str, Callable[[torch.Tensor, nn.Module], torch.Tensor]] = {
 }
 
 
+BESIDE_ITS_LINES = {"slow convolution": ("not_aligned",), "page faults": ("between_kernels",)}
+"""Rows that a plant has beside those of its lines: a call that one side lacks, and memory that Python gives back."""
+
+
 class Network(nn.Module):
     """Two convolutions, and between them the planted cause if the input is contiguous."""
 
     def __init__(self, plant: str | None) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(16, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
-        self.extra = nn.Conv2d(32, 32, 7, padding=3, groups=8)
+        self.extra = nn.Conv2d(32, 8, 7, padding=3)
         self.plant = plant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,7 +100,9 @@ def account_of(plant: str, images: torch.Tensor) -> tuple[float, float]:
     lines = {*range(PLANTS[plant].__code__.co_firstlineno, PLANTS[plant].__code__.co_firstlineno + 5)}
     code = Network.forward.__code__
     lines |= {number for _, _, number in code.co_lines() if number is not None and number == code.co_firstlineno + 3}
-    planted = sum(row.seconds for row in account.rows if any(place.line in lines for place in row.locations))
+    kinds = BESIDE_ITS_LINES.get(plant, ())
+    rows = [row for row in account.rows if row.kind in kinds or any(place.line in lines for place in row.locations)]
+    planted = sum(row.seconds for row in rows)
     difference = account.slower_seconds - account.faster_seconds
     rest = sum(row.seconds for row in account.rows if row.kind in ("outside_kernels", "small"))
     return planted, rest / difference
@@ -107,9 +117,12 @@ def true_cost(plant: str, images: torch.Tensor) -> float:
         for number in range(PAIRS + _SETTLE_CALLS):
             seconds = []
             for model in models:
-                begin = time.perf_counter()
-                model(images)
-                seconds.append(time.perf_counter() - begin)
+                calls = []
+                for _ in range(_CALLS):
+                    begin = time.perf_counter()
+                    model(images)
+                    calls.append(time.perf_counter() - begin)
+                seconds.append(min(calls))  # as in a turn of a diagnosis
             if number >= _SETTLE_CALLS:
                 differences.append(seconds[0] - seconds[1])
     return statistics.median(differences)
@@ -119,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="diagnoses of each planted cause (default: 3)")
     arguments = parser.parse_args()
+    keep_memory()  # as in a diagnosis
     images = torch.randn(2, 16, 96, 96)
     rows = []
     for plant in PLANTS:
@@ -132,4 +146,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    waits = short_waits(os.environ)
+    if waits:  # read when torch is loaded: begin again with threads that wait as in a diagnosis
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waits})
     main()

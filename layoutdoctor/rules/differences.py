@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------------------- LD306: generated kernels
 _LEAST_SHARE_OF_CALL = 0.02
 _LEAST_SECONDS = 100e-6
-"""At each place, on a CPU: waking the threads that share a kernel may take nearly as long, if they sleep when it begins."""
+"""At each place, on a CPU: waking threads that sleep when a kernel begins may take nearly as long."""
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
 _SEVERAL = 2

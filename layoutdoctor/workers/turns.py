@@ -247,7 +247,8 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
     """
     Records the kernels of configurations in turns, and then the most memory of each.
 
-    What was timed in further starts is recorded five times, all else three times, a long iteration once. An iteration whose kernels seem to take longer than the call is recorded again.
+    Configurations that were started again are recorded five times, all others three times, a long iteration once. An
+    iteration whose kernels seem to take longer than the call is recorded again.
 
     Args:
         workers: Those that were not profiled yet are.
