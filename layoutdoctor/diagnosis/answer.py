@@ -29,8 +29,7 @@ class Ratio(Record, frozen=True, kw_only=True):
 
     Attributes:
         low: Lower end of the 95 % interval.
-        median: Geometric mean over the further starts if there are two or more, else the median over the rounds; above
-            1 is faster.
+        median: Median over the further starts if there are two or more, else over the rounds; above 1 is faster.
         verdict: ``faster`` and ``slower``: the interval is beyond 1 by 1 %. ``equal``: it lies within 3 % of 1.
             ``inconclusive``: the rest.
         round_count: Rounds of the process that compiled the configuration.

@@ -58,8 +58,8 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     Attributes:
         round_seconds: The least of each turn's calls, in round order, in the process that compiled the configuration.
-        median_seconds: Time of one call as every report shows it: the baseline's median, and for any other trial the
-            baseline's time over the trial's ratio. In a recording, the median of ``round_seconds``.
+        median_seconds: Time of one call as every report shows it: the baseline's while the machine was fast, and for
+            any other trial the baseline's time over the trial's ratio. In a recording, the trial's own.
         compile_seconds: Wall time of the first call, compiling included; None for eager.
         peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
         calls_per_round: Calls in each turn.
