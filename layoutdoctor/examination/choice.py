@@ -331,7 +331,7 @@ def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) 
 
 
 def _least_demanding(by_name: Mapping[str, Trial], medians: Mapping[str, float]) -> str:
-    """Of the configurations within ``EQUALITY`` of the fastest, the one that demands least; of equals the fastest."""
+    """The configuration that demands least within ``EQUALITY`` of the fastest; among equals the fastest."""
     best = max(medians.values())
     near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
     return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))

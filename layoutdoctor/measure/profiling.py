@@ -86,9 +86,7 @@ class Recorder:
                 _synchronize(device)
                 logged = stack.enter_context(verbose_onednn(lacks)) if device == "cpu" else []
                 step = prepare()
-                _synchronize(
-                    device
-                )  # what was queued before, such as copies of the inputs, is no part of the iteration
+                _synchronize(device)  # queued work, such as copies of the inputs, is no part of the iteration
                 profiler.step()
                 begin = time.perf_counter()
                 step()

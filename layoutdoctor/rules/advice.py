@@ -146,7 +146,7 @@ def speed_words(ratio: Ratio) -> str:
 
 
 def is_words(ratio: Ratio) -> str:
-    """The same without the name."""
+    """A ratio in words behind the name of its configuration: ``is 1.2x faster (...)`` or ``looks ...``."""
     return f"{'' if ratio.verdict == INCONCLUSIVE else 'is '}{ratio_words(ratio)}"
 
 

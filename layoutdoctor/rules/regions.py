@@ -103,7 +103,7 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Those of a format that convolutions use, without the model's own calls (LD501) and backward graphs (LD206)."""
+    """Breakers of formats that convolutions use, without the model's own calls (LD501) and backward graphs (LD206)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     used = evidence.formats_in_use(trial)
     return [

@@ -53,7 +53,7 @@ _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
 _STANDING_SHARE = 0.15
-"""Of the budget, for starts of what stands in the way of the advice when the other starts are over."""
+"""Share of the budget for starts of configurations that still contradict the advice after the other starts."""
 _FIRST_TABLE, _FIRST_TABLE_SECONDS = 3, 1.0
 _USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 

@@ -264,7 +264,7 @@ def call_of(subject: LoadedSubject) -> Call:
 
 
 def _positional_names(subject: LoadedSubject) -> list[str]:
-    """What the positional arguments are called in the model's signature, else ``x``, or ``x1`` and on."""
+    """Names of the positional arguments in the model's signature, else ``x``, or ``x1`` and on."""
     called = subject.model.forward if isinstance(subject.model, nn.Module) else subject.model
     try:
         parameters = list(inspect.signature(called).parameters.values())

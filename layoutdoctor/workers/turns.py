@@ -67,7 +67,7 @@ _MOST_PROFILES, _FEWEST_PROFILES, _MOST_PROFILES_AGAIN = 5, 3, 2
 _PROFILES_SECONDS = 1.5
 """After this time no more than the fewest iterations of a configuration are profiled."""
 _LONG_PROFILE_SECONDS = 4.0
-"""What takes longer is profiled once."""
+"""A configuration whose iteration takes longer is profiled once."""
 
 
 def compile_side_by_side(
@@ -334,7 +334,7 @@ def baseline_of(workers: Sequence[Worker]) -> Worker | None:
 
 
 def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
-    """Those that could be recommended, the best first."""
+    """Configurations that could be recommended, the best first."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
     by_name = {worker.name: worker for worker in workers}

@@ -47,13 +47,16 @@ class Shares:
 
     def __init__(self, iterations: Sequence[Iteration], call_seconds: Seconds | None) -> None:
         self._iterations, self._call_seconds = iterations, call_seconds
+        # On a GPU the kernels have the times, not the operations that launched them.
+        self._trees = [[] if len(one.events.kernels) else operation_tree(one.events) for one in iterations]
         self._factors = [1.0] * len(iterations)
         self._typical: Callable[[Iterable[float]], float] = min
         self.between_seconds: Seconds | None = None
-        whole = [_call_seconds(one, _profiler_seconds(iterations)) for one in iterations]
+        added = _profiler_seconds(iterations)
+        whole = [_call_seconds(one, added) for one in iterations]
         if call_seconds is None or None in whole:
             return
-        working = [_working_seconds(one) for one in iterations]
+        working = [_working_seconds(one, tree) for one, tree in zip(iterations, self._trees, strict=True)]
         longest = [max(of or 0.0, work) for of, work in zip(whole, working, strict=True)]
         self._factors = [call_seconds / of for of in longest]
         self._typical = statistics.median
@@ -89,7 +92,7 @@ class Shares:
         between.
         """
         ordered = _by_thread(tree)
-        others = [_operations(_by_thread(operation_tree(one.events))) for one in self._iterations[1:]]
+        others = [_operations(_by_thread(other)) for other in self._trees[1:]]
         for entry, seconds in zip(ordered, self._times([_operations(ordered), *others]), strict=True):
             entry.seconds = seconds
         working = working_seconds(tree)
@@ -130,7 +133,7 @@ def _profiler_seconds(iterations: Sequence[Iteration]) -> Seconds:
     return min(max(0.0, statistics.median(added)), count * _MOST_OF_AN_EVENT_SECONDS) if added else 0.0
 
 
-def _working_seconds(iteration: Iteration) -> Seconds:
+def _working_seconds(iteration: Iteration, tree: Sequence[HostOperation]) -> Seconds:
     """Time in which kernels ran, and the calls of a library around its kernels."""
     kernels = iteration.events.kernels
     if len(kernels):
@@ -139,7 +142,6 @@ def _working_seconds(iteration: Iteration) -> Seconds:
             total += max(0, start + duration - max(start, end))
             end = max(end, start + duration)
         return total / NANOSECONDS_PER_SECOND
-    tree = operation_tree(iteration.events)
     if iteration.log is not None:
         place_primitives(tree, iteration.log, base_seconds(iteration.events))
     return working_seconds(tree)
