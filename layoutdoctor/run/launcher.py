@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import os
 import select
@@ -225,6 +226,7 @@ def serve_forks(
     Raises:
         ClosedError: The parent has closed its end.
     """
+    gc.freeze()  # else each collection in a fork visits, and so copies, all objects of this process
     ours = set(forked)
     readable, writable = os.pipe()
     os.set_blocking(writable, False)

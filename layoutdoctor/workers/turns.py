@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
 
-_FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-channels-last", "eager")
+_FIRST = (BASELINE, "inductor-channels-last", "inductor-freezing", "inductor-channels-last-freezing", "eager")
 """Compiled first, so that the first table has the configurations that matter most."""
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 5
@@ -48,11 +48,11 @@ MOST_ROUNDS = 25
 ROUNDS_OF_A_START = 9
 USUAL_STARTS = 5
 MOST_STARTS = 8
-_ROUNDS_SECONDS = 8.0
+_ROUNDS_SECONDS = 6.0
 _START_SECONDS = 3.0
 _TURN_SECONDS = 0.03
 _MOST_CALLS = 8
-_PATIENCE = 3.0
+_PATIENCE, _MOST_PATIENCE = 1.5, 3.0
 _NARROW = 1.06
 """Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
 _WIDE = 1.10
@@ -358,8 +358,8 @@ def take_starts(
 
     Args:
         workers: The contenders. They have as many starts as each other; other configurations are left out.
-        limit_seconds: At the end of this time no further start begins, after three if no interval is wide; after three
-            times as long none.
+        limit_seconds: When it was exceeded by half, no further start begins after three, unless an interval is wide;
+            when it was exceeded threefold, none.
         on_start: Called with the count of starts so far.
         at_once: How many starts of all may get ready side by side, before the first of them is timed.
     """
@@ -375,7 +375,7 @@ def take_starts(
             is_wide = width > _WIDE
             if width <= _NARROW or (count >= USUAL_STARTS and not is_wide):
                 break
-            patience = _PATIENCE if number < FEWEST_STARTS or is_wide else 1.0
+            patience = _MOST_PATIENCE if number < FEWEST_STARTS or is_wide else _PATIENCE
             if not waiting and seconds > patience * limit_seconds:
                 break
             if not waiting:
