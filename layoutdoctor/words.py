@@ -7,7 +7,8 @@ Names out of a record (modules, files, kernels) stay as they are: a report clean
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, BUILTIN_CONFIGURATIONS
 from layoutdoctor.units import format_ratio
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Ratio
+    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.diagnosis.layout import Layout, Size
     from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 
@@ -26,9 +28,6 @@ OWNER_WORDS = {
     "user": "written in the model",
 }
 """The place of a conversion, by its owner."""
-
-GIVES_STRIDES = "autograd gives a gradient the strides of its parameter"
-"""Why autograd copies a gradient that a backward graph returned."""
 
 DIRECTION_WORDS = {
     "to_channels_last": "to channels_last",
@@ -70,13 +69,32 @@ LIBRARY_NAMES = {
     "cutensor": "cuTENSOR",
 }
 
-KINETO_TRACE = "Kineto trace"
-TOTALS_TABLE = "table of kernel totals"
-ONEDNN_LOG = "oneDNN verbose log"
-KERNELS_NOT_RECORDED = "device kernels were not recorded"
-KEY_AVERAGES = "table of torch.profiler's key_averages"
-OPERATION_AVERAGES = "operations of torch.profiler's key_averages"
+RAN_AS_EAGER = "torch.compile lowered no graph: the model ran as eager code"
+
 TORCH_TRACE_LOG = "TORCH_TRACE log"
+SOURCE_WORDS: dict[SourceKind, str] = {
+    "profiler": "torch.profiler",
+    "onednn_log": "oneDNN verbose log",
+    "kineto_trace": "Kineto trace",
+    "kineto_operations": "operations of a Kineto trace",
+    "nsys_export": "Nsight Systems export",
+    "torch_trace_log": TORCH_TRACE_LOG,
+    "totals_table": "table of kernel totals",
+    "key_averages": "table of torch.profiler's key_averages",
+    "operation_averages": "operations of torch.profiler's key_averages",
+    "nsys_kernel_summary": "Nsight Systems kernel summary",
+    "nsys_summary_with_copies": "Nsight Systems summary of kernels and copies",
+    "nsys_kernel_list": "Nsight Systems list of kernels",
+    "nsys_launch_list": "Nsight Systems list of launches",
+    "nvprof_summary": "nvprof summary",
+    "nvprof_kernel_list": "nvprof list of kernels",
+    "rocprof_kernel_list": "rocprof list of kernels",
+    "rocprof_summary": "rocprof summary",
+    "rocprofv3_kernel_list": "rocprofv3 list of kernels",
+    "rocprofv3_summary": "rocprofv3 summary",
+    "tracelens_summary": "TraceLens kernel summary",
+}
+"""What kernels were read from."""
 
 ITEM_BYTES = {
     "complex128": 16,
@@ -155,7 +173,10 @@ def listing(parts: Iterable[str], most: int | None = 4) -> str:
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
-def distinct(parts: Iterable[str | None]) -> list[str]:
+Part = TypeVar("Part", bound=Hashable)
+
+
+def distinct(parts: Iterable[Part | None]) -> list[Part]:
     """Each part once, in the order of their first places; None is left out."""
     return [part for part in dict.fromkeys(parts) if part is not None]
 

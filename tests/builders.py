@@ -12,6 +12,7 @@ from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Convolution, Decision, FxNode, Graph, LayoutBreaker
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
@@ -78,7 +79,7 @@ def kernels(*conversions: Conversion, seconds: float = 15e-3, **changes: Any) ->
         "share": spent / seconds if seconds else None,
         "conversions": conversions,
         "not_understood_count": 0,
-        "sources": ("torch.profiler", "oneDNN verbose log"),
+        "sources": ("profiler", "onednn_log"),
     }
     return KernelSummary(**{**fields, **changes})
 
@@ -173,6 +174,10 @@ def a_trial(name: str = "inductor", **changes: Any) -> Trial:
         ),
     }
     return Trial(**{**fields, **changes})
+
+
+def a_lack(reason: str = "shapes were not recorded") -> Lack:
+    return Lack(part="shapes", reason=reason)
 
 
 def a_failed_trial(name: str = "inductor-layout-opt-on", message: str = "RuntimeError: boom") -> Trial:
@@ -345,7 +350,7 @@ def recorded(*conversions: Conversion, seconds: float | None = 15e-3, **changes:
         "share": spent / seconds if seconds else None,
         "conversions": conversions,
         "not_understood_count": 0,
-        "sources": ("Kineto trace",),
+        "sources": ("kineto_trace",),
         "exposed_conversion_seconds": None if None in exposed else sum(e for e in exposed if e is not None),
     }
     return KernelSummary(**{**fields, **changes})

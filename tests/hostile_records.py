@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WORDS = frozenset(
     "mode backend layout_optimization model_format input_format status direction tensor owner verdict severity class "
-    "role memory_formats seconds_source confidence".split()
+    "role memory_formats seconds_source confidence sources part purpose".split()
 )
 
 
@@ -39,6 +39,8 @@ def _is_a_word(key: str, record: dict[str, Any]) -> bool:
     """Whether a field holds one of the few words that the contract allows."""
     if key == "kind":
         return "message" not in record  # of a failure it is free text
+    if key == "cause":
+        return "message" in record  # of a conversion it is free text
     return key in WORDS or (key == "evidence" and isinstance(record[key], str))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from builders import a_diagnosis, a_graph, a_location, a_node, a_trial, an_environment, recordings_of
+from builders import a_diagnosis, a_graph, a_lack, a_location, a_node, a_trial, an_environment, recordings_of
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
@@ -223,7 +223,7 @@ class Recorder:
         """The trace, as a reader returns it."""
         return RecordedTrace(
             **{
-                "source": "Kineto trace",
+                "source": "kineto_trace",
                 "names": list(self.names),
                 **{table: kind(**self._columns(table, kind)) for table, kind in TABLES.items()},
                 "threads": list(self.threads),
@@ -272,7 +272,12 @@ def a_recording(**changes: Any) -> Recording:
         pass
     log = read_onednn_log(LOG)
     iterations = tuple(
-        Iteration(events=recorder.trace(base_nanoseconds=base), device="cpu", log=log, lacks=("a lack",))
+        Iteration(
+            events=recorder.trace(base_nanoseconds=base),
+            device="cpu",
+            log=log,
+            lacks=(a_lack("a lack"),),
+        )
         for base in (5_000_000_000, 7_000_000_000)
     )
     layouts = [strided_layout(shape, stride) for stride in reversed(strides)]

@@ -152,3 +152,49 @@ def test_it_starts_without_torch(statement: str) -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
+
+
+PRINTED = frozenset(
+    "cause claim detail explanation graph_break_reasons lacks log message not_understood note notes proof reason "
+    "recompile_reasons reference suggestion what".split()
+)
+"""Names of what holds text that a report prints."""
+LOOKS_AT_TEXT = frozenset("count endswith find index partition removeprefix removesuffix split startswith".split())
+FOREIGN_TEXT = {
+    ("capture/session.py", "_FRAME_NUMBER.match(reason)"): "torch's own text",
+    ("reports/junit.py", "finding.message.startswith(_RULE_FAILED)"): "goes with that file",
+    ("reports/sections/details.py", "log.find('Current thread 0x')"): "stacks of faulthandler",
+    ("recording/torch_trace.py", "_ANNOTATED.match(note)"): "a comment in generated code",
+}
+"""Text of other programs, of which the part that is read is named."""
+
+
+def _names_in(*trees: ast.AST) -> set[str]:
+    parts = [part for tree in trees for part in ast.walk(tree)]
+    return {part.attr for part in parts if isinstance(part, ast.Attribute)} | {
+        part.id for part in parts if isinstance(part, ast.Name)
+    }
+
+
+def _looks_at_printed_text(code: ast.AST) -> bool:
+    match code:
+        case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in LOOKS_AT_TEXT:
+            return bool(_names_in(value) & PRINTED)
+        case ast.Call(func=ast.Attribute(attr="search" | "match" | "fullmatch"), args=args):
+            return bool(_names_in(*args) & PRINTED)
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], left=ast.Constant(value=str()), comparators=comparators):
+            return bool(_names_in(*comparators) & PRINTED)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant(value=str(text))]):
+            return " " in text and bool(_names_in(left) & PRINTED)
+    return False
+
+
+def test_no_text_that_a_report_prints_is_looked_at_again() -> None:
+    found = {
+        (str(path.relative_to(house.ROOT / "layoutdoctor")), ast.unparse(code))
+        for path in MODULES.values()
+        for code in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if _looks_at_printed_text(code)
+    }
+
+    assert sorted(found ^ set(FOREIGN_TEXT)) == []

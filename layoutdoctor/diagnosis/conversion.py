@@ -16,6 +16,7 @@ ConversionDirection = Literal["to_channels_last", "to_contiguous", "to_blocked",
 TensorKind = Literal["activation", "weight", "gradient", "unknown"]
 ConversionRole = Literal["entry", "exit", "interior"]
 CostSource = Literal["measured", "estimated"]
+ConversionPurpose = Literal["gradient_strides"]
 Confidence = Literal["shapes", "grid", "order"]
 
 
@@ -36,6 +37,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None if that is not certain.
         target_dtype: Element type after, where a cast travels with the conversion; None if it stays the same.
         cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
+        purpose: ``gradient_strides`` if autograd copies a gradient into the strides of its parameter.
         role: ``entry`` of a graph input, ``exit`` to the caller's strides, ``interior`` between; None if not known.
         required_by: FX nodes that read the converted value and accept it in no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
@@ -72,6 +74,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     port: str | None = None
     target_dtype: str | None = None
     cause: str | None = None
+    purpose: ConversionPurpose | None = None
     role: ConversionRole | None = None
     required_by: tuple[str, ...] = ()
     value: str | None = None

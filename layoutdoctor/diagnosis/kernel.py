@@ -5,7 +5,32 @@ from __future__ import annotations
 from typing import Literal
 
 from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Count, Integer, Moment, Record, Seconds, Share
+
+SourceKind = Literal[
+    "profiler",
+    "onednn_log",
+    "kineto_trace",
+    "kineto_operations",
+    "nsys_export",
+    "torch_trace_log",
+    "totals_table",
+    "key_averages",
+    "operation_averages",
+    "nsys_kernel_summary",
+    "nsys_summary_with_copies",
+    "nsys_kernel_list",
+    "nsys_launch_list",
+    "nvprof_summary",
+    "nvprof_kernel_list",
+    "rocprof_kernel_list",
+    "rocprof_summary",
+    "rocprofv3_kernel_list",
+    "rocprofv3_summary",
+    "tracelens_summary",
+]
+"""What kernels are read from. ``kineto_operations`` are the operations of a CPU's trace, which count as kernels."""
 
 TotalKind = Literal["kernel", "operation", "module", "step", "possible", "beside", "moved"]
 
@@ -126,8 +151,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
         kernels: The list itself, in order, of a trace its first 20,000; a file has it once for trials of the same code.
-        sources: The sources of the list, such as ``("torch.profiler", "oneDNN verbose log")``.
-        lacks: The facts that could not be recorded, each with the reason.
+        lacks: The facts that could not be recorded.
         undecided_count: Kernels that may convert a layout, though nothing says so; in no other sum of conversions.
         creations: In a log of oneDNN, what was created; None if the log has no line of a creation.
         waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
@@ -147,8 +171,8 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     conversions: tuple[Conversion, ...]
     not_understood_count: Count
     kernels: tuple[Kernel, ...] = ()
-    sources: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    sources: tuple[SourceKind, ...] = ()
+    lacks: tuple[Lack, ...] = ()
     around_seconds: Seconds | None = None
     between_seconds: Seconds | None = None
     exposed_conversion_seconds: Seconds | None = None

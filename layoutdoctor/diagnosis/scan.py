@@ -16,6 +16,7 @@ from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.conversion import ConversionDirection, Owner
 from layoutdoctor.diagnosis.diagnosis import reports_layer
 from layoutdoctor.diagnosis.kernel import Waiting
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Integer, Record
 
@@ -85,7 +86,7 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     undecided_nanoseconds: Count = 0
     not_understood_count: Count = 0
     waiting: Waiting | None = None
-    lacks: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 

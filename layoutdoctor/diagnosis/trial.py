@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from layoutdoctor.diagnosis.conversion import RedundantPair
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.diagnosis.kernel import KernelSummary
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.record import Count, Magnitude, PositiveSeconds, Record, Seconds
 from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
@@ -14,10 +15,8 @@ from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOWERED_NO_GRAPH = "torch.compile lowered no graph: the model ran as eager code"
-"""A note on a trial: it is no compiled one, whatever its configuration asked for."""
-
 TrialStatus = Literal["ok", "failed", "timed_out", "crashed", "skipped", "same_as"]
+FailureCause = Literal["out_of_memory", "refused_view"]
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -29,27 +28,14 @@ class Failure(Record, frozen=True, kw_only=True):
         message: One line: the exception's class and text.
         log: The rest that may help, such as the last lines of the traceback; None if there is nothing more.
         location: The user's line that ran last; None if not known.
+        cause: A cause that there is an answer to: memory ran out, or ``.view`` met strides that it cannot express.
     """
 
     kind: str
     message: str
     log: str | None = None
     location: SourceLocation | None = None
-
-    @property
-    def is_out_of_memory(self) -> bool:
-        """Whether memory ran out."""
-        return self.message.startswith("out of memory")
-
-    @property
-    def refuses_view(self) -> bool:
-        """Whether ``.view`` met strides that it cannot express."""
-        return is_refused_view(self.message) or is_refused_view(self.log)
-
-
-def is_refused_view(text: str | None) -> bool:
-    """Whether an error says so: of ATen, or of the Python reference that torch.compile traces (torch 2.7 to 2.13)."""
-    return text is not None and ("view size is not compatible" in text or "Cannot view a tensor with shape" in text)
+    cause: FailureCause | None = None
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -151,6 +137,8 @@ class Trial(Record, frozen=True, kw_only=True):
         recompile_count: Compiles beyond the first of the same code, during this trial.
         graph_break_reasons: Dynamo's reasons, one line each.
         notes: Facts about this trial the reader should know.
+        lacks: The parts of its record that are missing.
+        ran_as_eager: Whether it was to be compiled, and torch.compile lowered no graph.
         recompile_reasons: Dynamo's reasons for compiling again, one line each.
         gradient_layouts: In training, every parameter whose gradient has other strides than itself.
         is_static: True if the graphs were lowered for a device that was not there, so that nothing ran.
@@ -169,6 +157,8 @@ class Trial(Record, frozen=True, kw_only=True):
     recompile_count: Count = 0
     graph_break_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
+    ran_as_eager: bool = False
     recompile_reasons: tuple[str, ...] = ()
     gradient_layouts: tuple[GradientLayout, ...] = ()
     is_static: bool = False
@@ -183,11 +173,6 @@ class Trial(Record, frozen=True, kw_only=True):
     def kernel_seconds(self) -> float | None:
         """The sum of the times of its kernels; None if it was not recorded."""
         return self.kernels.seconds if self.kernels is not None else None
-
-    @property
-    def ran_as_eager(self) -> bool:
-        """Whether it was to be compiled, and nothing was."""
-        return LOWERED_NO_GRAPH in self.notes
 
     def compile(self, model: Callable[..., object]) -> Callable[..., object]:
         """

@@ -17,7 +17,6 @@ from layoutdoctor.examination.graphs.buffers import BufferGraph
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_norms
 from layoutdoctor.units import format_share, sum_if_all_known
-from layoutdoctor.words import ONEDNN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -155,7 +154,7 @@ def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -
     """Those whose time is a part of the convolution time: in a log, those beside a convolution that fits."""
     if not kernels.convolution_count:
         return ()
-    if ONEDNN_LOG in kernels.sources:
+    if "onednn_log" in kernels.sources:
         return [conversion for conversion in conversions if conversion.tensor != "unknown"]
     return [conversion for conversion in conversions if conversion.op is None or "conv" in conversion.op]
 

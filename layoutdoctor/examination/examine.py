@@ -16,6 +16,7 @@ from layoutdoctor.diagnosis.conversion import RedundantPair
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.diagnosis.kernel import KernelSummary
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import first_line
@@ -58,7 +59,7 @@ class Examined(Record, frozen=True, kw_only=True):
     graphs: tuple[Graph, ...] = ()
     kernels: KernelSummary | None = None
     redundant_pairs: tuple[RedundantPair, ...] = ()
-    notes: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
 
 
 def examine(recording: Recording, call_seconds: Seconds | None = None) -> Examined:
@@ -85,25 +86,26 @@ def _of_events_alone(iteration: Iteration) -> Examined:
 
 
 def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
-    graphs, kernels, notes = recording.trial.graphs, None, []
+    graphs, kernels = recording.trial.graphs, None
+    lacks: list[Lack] = []
     pairs: tuple[RedundantPair, ...] = ()
     is_eager = recording.trial.configuration.backend == "eager"
     try:
         if not is_eager:
             graphs = with_graph_conversions(graphs, len(recording.trial.graph_break_reasons))
     except Exception as error:  # the kernel list does not need them
-        notes.append(f"conversions were not looked for: {first_line(error)}")
+        lacks.append(Lack(part="conversions", reason=f"conversions were not looked for: {first_line(error)}"))
     try:
         if recording.iterations:
             graphs, kernels = _ran(recording, graphs, call_seconds, is_eager=is_eager)
     except Exception as error:  # the configuration still has its times and outputs
-        notes.append(f"the kernel list was not recorded: {first_line(error)}")
+        lacks.append(Lack(part="kernels", reason=f"the kernel list was not recorded: {first_line(error)}"))
     try:
         if recording.was_profiled:
             graphs, pairs = _proved(graphs, kernels.conversions if kernels is not None else (), is_eager=is_eager)
     except Exception as error:  # what was recorded stays
-        notes.append(f"round trips were not looked for: {first_line(error)}")
-    return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=tuple(notes))
+        lacks.append(Lack(part="round_trips", reason=f"round trips were not looked for: {first_line(error)}"))
+    return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, lacks=tuple(lacks))
 
 
 def _ran(
@@ -119,7 +121,7 @@ def _ran(
     homeless = place_primitives(tree, log, base_seconds(events)) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
     if problem is not None:
-        lacks.append(problem)
+        lacks.append(Lack(part="operations", reason=problem))
     if is_eager:
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int | None, float] | None = None
@@ -229,7 +231,7 @@ def _trial(
         waiting = waiting_in_calls(kernels.waiting, call_seconds)
         kernels = msgspec.structs.replace(kernels, waiting=waiting, between_seconds=between)
     return msgspec.structs.replace(
-        trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, notes=(*trial.notes, *facts.notes)
+        trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, lacks=(*trial.lacks, *facts.lacks)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH
+from layoutdoctor.words import RAN_AS_EAGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
-
-# The beginnings of notes on a trial that say which part of its record is missing; a trial has no field for this.
-_NOTES_ON_GAPS = (
-    "not recorded: ",
-    "the kernel list was not recorded",
-    "conversions were not looked for",
-    "round trips were not looked for",
-    LOWERED_NO_GRAPH,
-)
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,9 @@ def _blockers(trial: Trial) -> Iterator[str]:
     if trial.is_static:
         yield "it was lowered for a device that is not there: nothing ran, so what libraries convert is not known"
         return
-    yield from (note for note in trial.notes if note.startswith(_NOTES_ON_GAPS))
+    yield from (lack.reason for lack in trial.lacks)
+    if trial.ran_as_eager:
+        yield RAN_AS_EAGER
     if trial.kernels is None:
         yield "its kernel list was not recorded"
     elif not trial.kernels.count:
@@ -83,7 +76,7 @@ def _blockers(trial: Trial) -> Iterator[str]:
 def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     for graph in trial.graphs:
         yield from (f"not understood in {graph.name}: {line}" for line in graph.not_understood)
-    yield from (f"not recorded: {lack}" for lack in kernels.lacks)
+    yield from (f"not recorded: {lack.reason}" for lack in kernels.lacks)
     if kernels.undecided_count:
         yield f"kernels that may convert a layout: {kernels.undecided_count}"
     count = kernels.not_understood_count

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.writing import private_directory, replacing
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
@@ -98,7 +99,8 @@ class Recorder:
             if log is not None:
                 log.other_lines.clear()  # they are the model's own, and were passed on
                 if log.primitives and not log.has_timestamps:
-                    lacks.append("oneDNN's log has no timestamps, so which operation ran a primitive is not known")
+                    reason = "oneDNN's log has no timestamps, so which operation ran a primitive is not known"
+                    lacks.append(Lack(part="operations", reason=reason))
             found = Iteration(
                 events=events, device=kind_of(device), log=log, lacks=tuple(lacks), profiled_seconds=seconds
             )
@@ -123,7 +125,7 @@ def _synchronize(device: str) -> None:
 
 
 @contextlib.contextmanager
-def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[str]]:
+def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
     """
     Meanwhile every generated C++ kernel runs inside a profiler range that names its graph and itself.
 
@@ -131,20 +133,20 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[str]]:
     share a compiled kernel; here the compiled functions are wrapped in the globals that the generated ``call`` uses,
     and put back. The list holds the graphs whose kernels could not be named, and why.
     """
-    problems: list[str] = []
+    lacks: list[Lack] = []
     with contextlib.ExitStack() as stack:
         for graph, names, module in generated:
             try:
                 namespace = getattr(getattr(module.call, "__func__", module.call), "__globals__", {})
                 kernels = {name: namespace[name] for name in names if callable(namespace.get(name))}
             except Exception as error:  # without names the list is poorer, the iteration still runs
-                problems.append(f"kernels of {graph} are not named: {first_line(error)}")
+                lacks.append(Lack(part="kernel_names", reason=f"kernels of {graph} are not named: {first_line(error)}"))
                 continue
             stack.callback(namespace.update, kernels)
             for name, kernel in kernels.items():
                 if not hasattr(kernel, "run"):  # Triton kernels show up on the device
                     namespace[name] = _ranged(kernel, f"{GENERATED_PREFIX}{graph}::{name}")
-        yield problems
+        yield lacks
 
 
 def with_names_of_packages(iteration: Iteration, graphs: Sequence[Graph]) -> Iteration:
@@ -177,7 +179,7 @@ def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def verbose_onednn(lacks: list[str]) -> Iterator[list[str]]:
+def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
     """
     OneDNN's verbose log of this region, read from the C-level standard output it prints to.
 
@@ -188,7 +190,8 @@ def verbose_onednn(lacks: list[str]) -> Iterator[list[str]]:
         lacks: Gets the reason if there is no log.
     """
     if not torch.backends.mkldnn.is_available():
-        lacks.append("this torch was built without oneDNN: there is no log of its primitives")
+        reason = "this torch was built without oneDNN: there is no log of its primitives"
+        lacks.append(Lack(part="kernels_of_library", reason=reason))
         yield []
         return
     written: list[str] = []
@@ -200,7 +203,8 @@ def verbose_onednn(lacks: list[str]) -> Iterator[list[str]]:
             stack.enter_context(_captured_descriptor(1, sys.stdout, written))
             stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))
         except (OSError, RuntimeError) as error:
-            lacks.append(f"oneDNN's log could not be captured: {first_line(error)}")
+            reason = f"oneDNN's log could not be captured: {first_line(error)}"
+            lacks.append(Lack(part="kernels_of_library", reason=reason))
         yield written
 
 

@@ -66,7 +66,6 @@ _TABLES = {
 }
 """Tables by category, in lower case: those of 2020 began with a capital."""
 
-FOREIGN_EVENTS = "events of a device that is not understood: "
 # Of devices whose events have other names and meanings; Kineto's ActivityType.
 _FOREIGN = re.compile(r"(?:mtia_(?:ccp|workload)|hpu_|glow_|gcu_|npu|mlu)\w*", re.IGNORECASE)
 
@@ -186,7 +185,8 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, *, is_truncated
     if lost:
         found.append(Problem("events that could not be read", lost, is_loss=True))
     for category, count in sorted(reader.foreign.items()):
-        found.append(Problem(f"{FOREIGN_EVENTS}{category}", count, is_loss=True))
+        what = f"events of a device that is not understood: {category}"
+        found.append(Problem(what, count, is_loss=True, device=category))
     if is_truncated:
         found.append(Problem("the file ends before its document does; what was complete is kept"))
     return found
@@ -283,7 +283,7 @@ class _Reader:
         if launches := columns["launches"]:
             launches["process"] = of_thread[launches["thread"]]
         return RecordedTrace(
-            source="Kineto trace",
+            source="kineto_trace",
             names=list(self.names),
             **event_tables(columns, first),
             threads=[(str(pid), str(tid)) for pid, tid in self.threads],

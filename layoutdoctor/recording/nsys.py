@@ -170,7 +170,7 @@ class _Reading:
         self._read_ranges()
         self.problems[_WHOLE_GRAPH] += sum(1 for _ in self._spans(_GRAPHS, "CUDA graph launches"))
         return self.run.trace(
-            "Nsight Systems export",
+            "nsys_export",
             threads=[(str(process & _LOW_BITS), str(thread)) for process, thread in self.run.threads],
             arguments=[OperationArguments(shapes=shapes) for shapes in self.run.arguments],
             metadata=self._metadata(),

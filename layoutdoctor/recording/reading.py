@@ -22,7 +22,7 @@ from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.chrome import FOREIGN_EVENTS, read_chrome_trace
+from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
@@ -152,7 +152,7 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 def device_of(trace: RecordedTrace) -> str | None:
     """The device type in torch's words; None if no device ran anything."""
-    foreign = [p.what.removeprefix(FOREIGN_EVENTS) for p in trace.problems if p.what.startswith(FOREIGN_EVENTS)]
+    foreign = [problem.device for problem in trace.problems if problem.device is not None]
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()
     if not len(trace.kernels) and not launched_count(trace):

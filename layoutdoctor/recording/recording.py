@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from layoutdoctor.diagnosis.kernel import SourceKind  # noqa: TC001 (the file of a recording is read by it)
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
@@ -195,11 +197,13 @@ class Problem:
         what: In words, such as ``"the file ends in the middle of an event"``.
         count: How many events or places.
         is_loss: Whether these events are missing; False for what was mended or is said for information.
+        device: Of events of a device that is not understood: its name in the file.
     """
 
     what: str
     count: int = 1
     is_loss: bool = False
+    device: str | None = None
 
 
 @dataclass
@@ -208,7 +212,6 @@ class RecordedTrace:
     A recorded run.
 
     Attributes:
-        source: What wrote it, in words: ``"Kineto trace"``, ``"Nsight Systems export"``.
         frames: Module calls and Python frames that name a place; empty if no stack was recorded.
         annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
@@ -219,7 +222,7 @@ class RecordedTrace:
         has_stack: Whether Python frames were recorded, also if none of them names a place.
     """
 
-    source: str
+    source: SourceKind
     names: list[str]
     kernels: KernelEvents
     transfers: TransferEvents
@@ -249,7 +252,7 @@ class TraceBuilder:
         for name, value in row.items():
             columns[name].append(value)
 
-    def trace(self, source: str, **fields: Any) -> RecordedTrace:
+    def trace(self, source: SourceKind, **fields: Any) -> RecordedTrace:
         """The run; starts count from its first event, and ``fields`` are further ones of the trace."""
         base = min((min(columns["start"]) for columns in self._columns.values()), default=0)
         columns = {
@@ -295,7 +298,7 @@ class KernelTotals:
         copies: The operation that runs eager copies, with its time on the device, if the table has kernels as well.
     """
 
-    source: str
+    source: SourceKind
     rows: list[KernelTotal] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     device: str = "cuda"
@@ -337,7 +340,6 @@ class Iteration(Record, frozen=True, kw_only=True):
         events: Everything the profiler recorded.
         device: Where its kernels ran: ``cpu``, ``cuda``...; None if a trace does not say.
         log: oneDNN's log of it; None if it was not asked for or could not be had.
-        lacks: What is missing, and why.
         call_seconds: Time of a call without the profiler, at the same moment; None if not measured.
         profiled_seconds: Time of the call under the profiler; None if not measured.
     """
@@ -345,7 +347,7 @@ class Iteration(Record, frozen=True, kw_only=True):
     events: RecordedTrace
     device: str | None
     log: OnednnLog | None = None
-    lacks: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
     call_seconds: PositiveSeconds | None = None
     profiled_seconds: PositiveSeconds | None = None
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, RecordedTrace
 
 SUFFIX = ".recording"
-VERSION = 1
+VERSION = 2
 _HIGHEST_RATIO = 16
 """A large recording unpacks to no more times its size, as far as any is known; a crafted file to a thousand."""
 _DIFFERENCES = 16

@@ -27,11 +27,11 @@ from layoutdoctor.recording.recording import (
     Problem,
     TraceBuilder,
 )
-from layoutdoctor.words import KEY_AVERAGES, OPERATION_AVERAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.recording.files import TraceFile
     from layoutdoctor.recording.recording import RecordedTrace
 
@@ -53,7 +53,6 @@ class _Layout:
     The columns of one program's table; titles in lower case, without their units.
 
     Attributes:
-        source: The table, in words.
         name: Title of the kernel's name.
         time: Title of the kernel's time; if the title begins with "end", of the moment at which the kernel ended.
         count: Title of the number of launches; None if every row is one launch.
@@ -64,7 +63,7 @@ class _Layout:
         start: When the kernel began, in a list of single launches, which is read as a recorded run.
     """
 
-    source: str
+    source: SourceKind
     name: str
     time: str
     count: str | None = None
@@ -98,27 +97,27 @@ _GRID_IN_BRACKETS = ("grid size", lambda cell: cell.startswith("("))
 _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 
 _LAYOUTS = (
-    _Layout("Nsight Systems kernel summary", "name", "total time", "instances", other="source", unit="ns"),
+    _Layout("nsys_kernel_summary", "name", "total time", "instances", other="source", unit="ns"),
     _Layout(
-        "Nsight Systems summary of kernels and copies", "operation", "total time", "instances", None, _KERNEL_CATEGORY,
+        "nsys_summary_with_copies", "operation", "total time", "instances", None, _KERNEL_CATEGORY,
         unit="ns",
     ),
-    _Layout("Nsight Systems list of kernels", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
-    _Layout("Nsight Systems list of launches", "kernel name", "kernel dur", unit="ns"),
-    _Layout("nvprof summary", "name", "time", "calls (device)", None, _GPU_ACTIVITY),
-    _Layout("nvprof summary", "name", "time", "calls", None, _GPU_ACTIVITY),
-    _Layout("nvprof summary", "name", "time", "calls", other="type"),
-    _Layout("nvprof list of kernels", "name", "duration", None, None, ("grid x", bool), start="start"),
-    _Layout("nvprof list of kernels", "name", "duration", None, None, _GRID_IN_BRACKETS, start="start"),
+    _Layout("nsys_kernel_list", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
+    _Layout("nsys_launch_list", "kernel name", "kernel dur", unit="ns"),
+    _Layout("nvprof_summary", "name", "time", "calls (device)", None, _GPU_ACTIVITY),
+    _Layout("nvprof_summary", "name", "time", "calls", None, _GPU_ACTIVITY),
+    _Layout("nvprof_summary", "name", "time", "calls", other="type"),
+    _Layout("nvprof_kernel_list", "name", "duration", None, None, ("grid x", bool), start="start"),
+    _Layout("nvprof_kernel_list", "name", "duration", None, None, _GRID_IN_BRACKETS, start="start"),
     _Layout(
-        "rocprofv3 list of kernels", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
+        "rocprofv3_kernel_list", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
         "start_timestamp",
     ),
-    _Layout("rocprof list of kernels", "kernelname", "durationns", unit="ns", start="beginns"),
-    _Layout("rocprof summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
-    _Layout("rocprofv3 summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
-    _Layout("TraceLens kernel summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
-    _Layout(KEY_AVERAGES, "name", "name", "# of calls"),
+    _Layout("rocprof_kernel_list", "kernelname", "durationns", unit="ns", start="beginns"),
+    _Layout("rocprof_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
+    _Layout("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
+    _Layout("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
+    _Layout("key_averages", "name", "name", "# of calls"),
 )  # fmt: skip
 """If a file has several tables, the one that comes first here is read."""
 
@@ -345,7 +344,7 @@ class _KeyAverages(_Table):
             total = None if total is None else max(0, total - transferred)
             count, _, time = self.rows.get(("aten::copy_", True), (0, 0, 0))
             copies = KernelTotal("aten::copy_", count, time) if time else None
-            return KernelTotals(KEY_AVERAGES, kernels, [], device, total, copies=copies)
+            return KernelTotals("key_averages", kernels, [], device, total, copies=copies)
         is_old = not any("::" in name for name, _ in self.rows)  # before torch 1.7 operations had no namespace
         sums: dict[str, list[int]] = {}
         for (name, _), times in self.rows.items():
@@ -358,7 +357,7 @@ class _KeyAverages(_Table):
             device, sums = "cuda", {}
         operations = [KernelTotal(name, count, time, name) for name, (count, time) in sums.items()]
         is_nested = not ((self.on_device if place == 2 else self.host) or "").startswith("self ")
-        return KernelTotals(OPERATION_AVERAGES, operations, [], device, total, is_nested)
+        return KernelTotals("operation_averages", operations, [], device, total, is_nested)
 
 
 OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")

@@ -22,7 +22,6 @@ from layoutdoctor.examination.costs import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.reports.sections.wording import clean_log, clean_name, find_ratio, is_recording
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import ONEDNN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -293,7 +292,7 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
     names = [kernel.name for kernel in kernels.kernels]
     if device != "cpu":
         return [sum(re.search(GPU_CONVERSIONS, name) is not None for name in names)]
-    return [names.count("reorder"), names.count("aten::copy_")] if ONEDNN_LOG in kernels.sources else None
+    return [names.count("reorder"), names.count("aten::copy_")] if "onednn_log" in kernels.sources else None
 
 
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:

@@ -20,7 +20,6 @@ from layoutdoctor.words import (
     CONFIDENCE_WORDS,
     DIRECTION_WORDS,
     LIBRARY_NAMES,
-    ONEDNN_LOG,
     TENSOR_WORDS,
     count_of,
     joined,
@@ -177,7 +176,7 @@ def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conver
 
 def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
     libraries = {"onednn"}
-    if ONEDNN_LOG not in kernels.sources:
+    if "onednn_log" not in kernels.sources:
         libraries = {library_of(c.kernel) or "" for c in conversions if c.kernel is not None}
     by = listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
     places = " around convolutions" if len(of_convolutions(kernels, conversions)) == len(conversions) else ""

@@ -15,7 +15,6 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import (
     DIRECTION_WORDS,
-    GIVES_STRIDES,
     PROOF_WORDS,
     count_of,
     distinct,
@@ -164,7 +163,7 @@ def _severity(times: Times, facts: _Facts) -> Severity:
 
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     conversions = facts.of(pairs)
-    returned = sum(conversion.cause == GIVES_STRIDES for conversion in conversions)
+    returned = sum(conversion.purpose == "gradient_strides" for conversion in conversions)
     parts = (
         "gradients of weights, which autograd copies back" if returned == len(pairs) else None,
         facts.kind_words(pairs),

@@ -24,7 +24,6 @@ from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, sum_if_all_known
 from layoutdoctor.words import (
-    ONEDNN_LOG,
     count_of,
     distinct,
     joined,
@@ -305,7 +304,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
 def _fallbacks(trial: Trial) -> list[Kernel]:
     """The dearest first."""
     # Without oneDNN's log its primitives may run in there.
-    is_logged = trial.kernels is not None and ONEDNN_LOG in trial.kernels.sources
+    is_logged = trial.kernels is not None and "onednn_log" in trial.kernels.sources
     found = [
         kernel
         for kernel in evidence.kernels_of(trial)

@@ -266,7 +266,9 @@ LD504 = Rule("LD504", "ambiguous-format", ambiguous_formats)
 # -------------------------------------------------------------------------------------- LD507: .view refuses
 def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most."""
-    failures = {t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.refuses_view}
+    failures = {
+        t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.cause == "refused_view"
+    }
     place = next((failure.location for failure in failures.values() if failure.location is not None), None)
     where = f" at {line_words(place)}" if place is not None else ""
     code = f" ({place.code})" if place is not None and place.code else ""

@@ -176,13 +176,14 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
             problem = shortage or first_line(error)
             if shortage is not None:
                 notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
+    has_yardstick = exact is not None
     if exact is None:  # another dtype draws other random numbers
         release_memory()
         of_outputs = [*made, *(part.dtype for part in eager.values())]
         name, exact = f"eager {str(of_outputs[0]).removeprefix('torch.')}", dict(eager)
     # One by one, and each let go of, so that not all of them are there twice.
     compared = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
-    return Reference(name, compared, first.output_layouts, tf32, random, problem, notes)
+    return Reference(name, compared, first.output_layouts, tf32, random, problem, notes, has_yardstick)
 
 
 def may_use_tf32(device: torch.device) -> bool:

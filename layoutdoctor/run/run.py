@@ -215,7 +215,9 @@ class Run:
     def _short_of_memory(self, batch: Sequence[Worker]) -> list[Worker]:
         """New workers for those that ran out of memory beside others; from then on there is one at a time."""
         failures = {worker: worker.trial.failure for worker in batch}
-        short = [worker for worker, failure in failures.items() if failure is not None and failure.is_out_of_memory]
+        short = [
+            worker for worker, failure in failures.items() if failure is not None and failure.cause == "out_of_memory"
+        ]
         if any(worker.name == BASELINE for worker in short):  # nothing was timed beside it
             short = list(batch)
         if short:

@@ -20,7 +20,8 @@ from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Failure, GradientLayout, Trial
+from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis.trial import Failure, FailureCause, GradientLayout, Trial
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
@@ -59,7 +60,7 @@ _TARGET = "target"
 _WARM_UP_CALLS = 5
 _WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.005
-"""Of eight calls after other configurations had their turns the first alone is slower: by 0 % at 15 ms, 10 % at 8 ms."""
+"""After other configurations had their turns the first call alone is slower: by 10 % at 8 ms, by 0 % at 15 ms."""
 _LONG_CALL_SECONDS = 0.25
 """Calls of this length settle by themselves."""
 
@@ -137,16 +138,15 @@ class TrialWork:
             self.stage = "run"
             self._first_call()
         capture = self._capture
-        notes = [*step.notes, *(f"not recorded: {failure}" for failure in capture.failures)]
-        if self._is_compiled and capture.lowered_count == 0:
-            notes.append(LOWERED_NO_GRAPH)
         self._trial = trial = msgspec.structs.replace(
             self._trial,
             graphs=capture.graphs,
             recompile_count=len(capture.captured) - first_count,
             graph_break_reasons=capture.graph_break_reasons,
             recompile_reasons=capture.recompile_reasons,
-            notes=tuple(notes),
+            notes=step.notes,
+            lacks=_lacks(capture),
+            ran_as_eager=self._is_compiled and capture.lowered_count == 0,
             traced=capture.traced if self._configuration.name == BASELINE else None,
         )
         return Compiled(
@@ -199,9 +199,8 @@ class TrialWork:
         module = self._subject.model
         if self.stage == "prepare" or not isinstance(module, torch.nn.Module) or self._configuration.cures:
             return ()
-        words = None if failure is None else f"{failure.message}\n{failure.log}"
         with contextlib.suppress(Exception):  # the trial is what it is without
-            return propose(Seen(module, graphs, self._mode, words))
+            return propose(Seen(module, graphs, self._mode, failure))
         return ()
 
     # ------------------------------------------------------------------------------------------ a start
@@ -222,7 +221,8 @@ class TrialWork:
             if self._mode == "training":
                 step()
         graphs, recompiled = self._capture.graphs, len(self._capture.captured) - first_count
-        notes, equivalence = [*self._trial.notes, *step.notes_on_run()], None
+        notes = (*self._trial.notes, *step.notes_on_run())
+        equivalence, lacks = None, self._trial.lacks
         if path is not None:
             self.stage = "compare"
             equivalence = check_equivalence(Reference.load(path), results)
@@ -232,7 +232,8 @@ class TrialWork:
             try:
                 graphs = (_eager_graph(step),)
             except Exception as error:  # the configuration still has its times and outputs
-                notes.append(f"the operations were not recorded: {first_line(error)}")
+                reason = f"the operations were not recorded: {first_line(error)}"
+                lacks = (*lacks, Lack(part="operations", reason=reason))
         trial = msgspec.structs.replace(
             self._trial,
             equivalence=equivalence,
@@ -240,7 +241,8 @@ class TrialWork:
             graphs=graphs,
             recompile_count=self._trial.recompile_count + recompiled,
             recompile_reasons=self._capture.recompile_reasons,
-            notes=tuple(notes),
+            notes=notes,
+            lacks=lacks,
         )
         return Checked(trial=trial, proposals=() if self._is_compiled else self._proposals(graphs))
 
@@ -288,7 +290,8 @@ class TrialWork:
                 if is_package:
                     found = with_names_of_packages(found, self._capture.graphs)
             except Exception as error:  # the configuration still has its times and outputs
-                return Profiled(notes=(f"the kernel list was not recorded: {first_line(error)}",))
+                reason = f"the kernel list was not recorded: {first_line(error)}"
+                return Profiled(lack=Lack(part="kernels", reason=reason))
             finally:
                 step.release()
         return Profiled(iteration=msgspec.structs.replace(found, call_seconds=call_seconds))
@@ -312,7 +315,8 @@ def _lower(trial: Trial, step: Step, lowering: TargetLowering) -> Trial:
         trial,
         graph_break_reasons=capture.graph_break_reasons,
         graphs=capture.graphs,
-        notes=(*trial.notes, *lowering.notes, *(f"not recorded: {failure}" for failure in capture.failures)),
+        notes=(*trial.notes, *lowering.notes),
+        lacks=_lacks(capture),
     )
     if lowering.failures:
         first, *others = lowering.failures
@@ -330,12 +334,23 @@ def _lower(trial: Trial, step: Step, lowering: TargetLowering) -> Trial:
     return msgspec.structs.replace(trial, status="failed", failure=failure)
 
 
+def _lacks(capture: CompileCapture) -> tuple[Lack, ...]:
+    return tuple(Lack(part="graphs", reason=f"not recorded: {failure}") for failure in capture.failures)
+
+
 def failure_of(error: BaseException, stage: str) -> Failure:
     """Why there is no result; the stage is as in ``Failure.kind``."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip()
     message = str(error) if isinstance(error, LayoutDoctorError) else in_words(error)
     log = "\n".join(text.splitlines()[-_LOG_LINES:])
-    return Failure(kind=stage, message=message, log=log, location=location_in_stack(text))
+    cause: FailureCause | None = "out_of_memory" if out_of_memory(error) else None
+    if any(words in text for words in _REFUSED_VIEW):
+        cause = "refused_view"
+    return Failure(kind=stage, message=message, log=log, location=location_in_stack(text), cause=cause)
+
+
+_REFUSED_VIEW = ("view size is not compatible", "Cannot view a tensor with shape")
+"""In errors of ATen, and of the Python reference that torch.compile traces; torch 2.7 to 2.13."""
 
 
 _COMPILER_ERROR = re.compile(r"(?<=: )(fatal )?error: .+")

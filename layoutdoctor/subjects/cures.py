@@ -14,7 +14,6 @@ from torch import nn
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import Cure
-from layoutdoctor.diagnosis.trial import is_refused_view
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout, Size
     from layoutdoctor.diagnosis.subject import Configuration, Mode
+    from layoutdoctor.diagnosis.trial import Failure
     from layoutdoctor.units import Bytes
 
 _COPIED_BYTES = 8
@@ -47,13 +47,13 @@ class Seen:
 
     Attributes:
         graphs: As recorded, not examined yet; none if the trial failed before.
-        failure: The failure and its log; None if it ran.
+        failure: Why it has no result; None if it ran.
     """
 
     module: nn.Module
     graphs: Sequence[Graph]
     mode: Mode
-    failure: str | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,9 @@ def _lines_of(nodes: Iterable[FxNode]) -> list[str]:
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
     """For a trial that failed because of a view."""
-    return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails") if is_refused_view(seen.failure) else None
+    if seen.failure is None or seen.failure.cause != "refused_view":
+        return None
+    return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails")
 
 
 WITHOUT_CONTIGUOUS = KnownCure(

@@ -24,7 +24,6 @@ from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.messages import (
-    NO_MESSAGE,
     Begin,
     Channel,
     ClosedError,
@@ -33,6 +32,7 @@ from layoutdoctor.workers.messages import (
     Fork,
     Load,
     Loaded,
+    NoMessageError,
     Opened,
     Refused,
     channel_pair,
@@ -141,8 +141,10 @@ class Process:
             message, descriptor = self._next(deadline)
         except TimeoutError:
             raise self._overdue(timeout_seconds or 0.0) from None
-        except ClosedError as error:
-            raise self._lost(str(error)) from None
+        except NoMessageError as error:
+            raise self._failed(str(error), "crashed") from None
+        except ClosedError:
+            raise self._lost() from None
         if isinstance(message, kind):
             return message, descriptor
         if isinstance(message, Failed):
@@ -177,9 +179,7 @@ class Process:
             time.sleep(_STACKS_SECONDS)
         return self._failed(f"it took more than {self.limit_seconds or seconds:g} s", "timed_out")
 
-    def _lost(self, why: str) -> LostError:
-        if why == NO_MESSAGE:
-            return self._failed(why, "crashed")
+    def _lost(self) -> LostError:
         code = self._returncode()
         return self._failed("the process ended" if code is None else how_it_ended(code), "crashed")
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Trial
@@ -33,8 +34,6 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 
 MOST_MESSAGE_BYTES = 2**30
 """A length above this is no length: the model wrote into the socket."""
-
-NO_MESSAGE = "it sent what is no message"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,10 +308,10 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Profiled(Message, frozen=True, kw_only=True, tag=True):
-    """An iteration under the profiler; None if there is none, with the reason in the notes."""
+    """An iteration under the profiler, or why there is none."""
 
     iteration: Iteration | None = None
-    notes: tuple[str, ...] = ()
+    lack: Lack | None = None
 
 
 class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
@@ -367,7 +366,14 @@ STATUS_FORKED = 70
 
 
 class ClosedError(Exception):
-    """The process at the other end is gone, or did not send a message."""
+    """The process at the other end is gone."""
+
+
+class NoMessageError(ClosedError):
+    """What the process at the other end sent is no message."""
+
+    def __init__(self) -> None:
+        super().__init__("it sent what is no message")
 
 
 class Channel:
@@ -415,7 +421,8 @@ class Channel:
         The next message, and the descriptor that came with it.
 
         Raises:
-            ClosedError: The other end is gone, or sent what is no message.
+            ClosedError: The other end is gone.
+            NoMessageError: It sent what is no message.
             TimeoutError: Nothing came within the time.
         """
         try:
@@ -423,9 +430,11 @@ class Channel:
             message = _decoder.decode(self._connection.recv_bytes(MOST_MESSAGE_BYTES)) if is_there else None
             descriptor = recv_handle(self._connection) if isinstance(message, Opened) else None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise ClosedError(NO_MESSAGE) from error
+            raise NoMessageError from error
         except (EOFError, OSError) as error:
-            raise ClosedError(NO_MESSAGE if str(error) == "bad message length" else "it has ended") from error
+            if str(error) == "bad message length":
+                raise NoMessageError from error
+            raise ClosedError("it has ended") from error
         if message is None:
             raise TimeoutError
         return message, descriptor

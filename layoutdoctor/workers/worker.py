@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.trial import Failure, Measurement, Trial
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.errors import LayoutDoctorError
@@ -284,15 +285,19 @@ class Worker:
         try:
             seen = self.start.process.ask(Profile(calls=self.calls, trace_file=file), Profiled)
         except LostError as lost:
-            self.observe(notes=(*self.trial.notes, f"the kernel list was not recorded: {lost}"))
+            self._note(Lack(part="kernels", reason=f"the kernel list was not recorded: {lost}"))
             self.start_is_lost = True
             return False
         self.was_profiled = True
-        self.observe(notes=tuple(dict.fromkeys((*self.trial.notes, *seen.notes))))
         if seen.iteration is None:
+            self._note(seen.lack)
             return False
         self.iterations = (*self.iterations, seen.iteration)
         return True
+
+    def _note(self, lack: Lack | None) -> None:
+        if lack is not None and lack not in self.trial.lacks:
+            self.observe(lacks=(*self.trial.lacks, lack))
 
     def measure_memory(self) -> None:
         """Measures its most memory, if its process can still be asked."""

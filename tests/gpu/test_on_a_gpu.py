@@ -85,7 +85,7 @@ def test_a_lost_device_and_a_lack_of_memory_cost_one_configuration_each(diagnosi
     lost, short = diagnosis.trial("eager-channels-last"), diagnosis.trial("inductor-channels-last")
 
     assert lost.status in ("failed", "crashed")
-    assert (short.status, short.failure is not None and short.failure.is_out_of_memory) == ("failed", True)
+    assert (short.status, short.failure is not None and short.failure.cause == "out_of_memory") == ("failed", True)
 
 
 def test_a_lowering_for_this_gpu_decides_and_converts_as_the_real_compile(model: Path, diagnosis: Diagnosis) -> None:

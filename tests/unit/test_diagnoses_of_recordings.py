@@ -47,7 +47,8 @@ def test_a_failure_costs_its_own_facts_only(
 
     (trial,) = diagnosis_of([a_recording()]).trials
 
-    assert trial.notes == ("a note", note)
+    assert trial.notes == ("a note",)
+    assert [lack.reason for lack in trial.lacks] == [note]
     assert (trial.kernels is None) == ("kernels" in lost)
     assert trial.measurement == a_recording().trial.measurement
     assert trial.kernels in (None, whole.kernels)
@@ -58,7 +59,7 @@ def test_conversions_that_cannot_be_looked_for_cost_no_kernel_list(monkeypatch: 
 
     facts = examine(renamed(a_recording(), "inductor"))
 
-    assert facts.notes == ("conversions were not looked for: RuntimeError: planted",)
+    assert [lack.reason for lack in facts.lacks] == ["conversions were not looked for: RuntimeError: planted"]
     assert facts.kernels is not None
 
 
@@ -67,7 +68,7 @@ def test_what_did_not_come_as_far_as_its_profile_is_not_searched_for_round_trips
 ) -> None:
     monkeypatch.setattr(examine_module, "_proved", refuse)
 
-    assert examine(a_recording(was_profiled=False)).notes == ()
+    assert examine(a_recording(was_profiled=False)).lacks == ()
 
 
 def test_what_was_seen_of_one_configuration_holds_for_that_which_is_the_same() -> None:

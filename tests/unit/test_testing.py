@@ -11,6 +11,7 @@ from builders import (
     a_diagnosis,
     a_failed_trial,
     a_graph,
+    a_lack,
     a_location,
     a_node,
     a_pair,
@@ -132,7 +133,7 @@ def test_no_evidence_is_no_pass(diagnosis: Diagnosis, reason: str) -> None:
 
 
 def test_a_gap_is_no_pass_unless_it_is_allowed() -> None:
-    lacking = a_diagnosis(an_examined_trial(kernels=kernels(lacks=tuple(f"lack {i}" for i in range(8)))))
+    lacking = a_diagnosis(an_examined_trial(kernels=kernels(lacks=tuple(a_lack(f"lack {i}") for i in range(8)))))
 
     with pytest.raises(InconclusiveError, match="lack 4; and 3 more; pass allow_gaps=True to check the rest"):
         assert_no_redundant_conversions(lacking)

@@ -112,10 +112,10 @@ def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
     trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
     failures = [f"no kernels: {trial.failure.message}" for trial in diagnosis.trials if trial.failure is not None]
     kernels = trial.kernels if trial is not None else None
-    lacks = kernels.lacks if kernels is not None else tuple(failures[:1] or ["no kernels"])
+    lacks = [lack.reason for lack in kernels.lacks] if kernels is not None else failures[:1] or ["no kernels"]
     if kernels is not None and kernels.undecided_seconds:
         undecided = f"{count_of(kernels.undecided_count, 'kernel')} ({format_seconds(kernels.undecided_seconds)})"
-        lacks = (*lacks, f"whether {undecided} may convert a layout")
+        lacks.append(f"whether {undecided} may convert a layout")
     step_count = len(totals["step"])
     parts = step_count if by_step else 1
     compared = ComparedTrace(
@@ -123,7 +123,7 @@ def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
         created_at=diagnosis.created_at,
         step_count=step_count,
         costs=costs_of(trial, parts),
-        lacks=lacks,
+        lacks=tuple(lacks),
     )
     return _Run(diagnosis, trial, totals, parts, compared)
 

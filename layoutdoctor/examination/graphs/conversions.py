@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.host import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
-from layoutdoctor.words import GIVES_STRIDES, item_bytes, listing
+from layoutdoctor.words import item_bytes, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -318,7 +318,8 @@ def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion
         bytes_moved=tensor_bytes(conversion.target, dtype, dtype),
         location=None if own is None else own.location,
         module=None if own is None else own.module,
-        cause=GIVES_STRIDES,
+        cause="autograd gives a gradient the strides of its parameter",
+        purpose="gradient_strides",
     )
 
 

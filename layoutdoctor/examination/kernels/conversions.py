@@ -10,12 +10,13 @@ import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
 from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
-from layoutdoctor.examination.kernels.host import OF_A_CPU, lost_count, with_operations_as_kernels
+from layoutdoctor.examination.kernels.host import lost_count, with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of, work_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
@@ -29,7 +30,7 @@ from layoutdoctor.examination.kernels.summaries import (
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, sum_if_all_known
-from layoutdoctor.words import DTYPES, KERNELS_NOT_RECORDED, count_of
+from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,31 +52,39 @@ _HOW = {
 }
 
 
-def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[str]:
-    """The parts that a trace lacks, as sentences; ``unsettled`` are rows of generated kernels that may convert."""
+def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[Lack]:
+    """The parts that a trace lacks; ``unsettled`` are rows of generated kernels that may convert."""
     trace, attribution = places.trace, places.attribution
-    how = {part: ways[trace.source.startswith("Nsight")] for part, ways in _HOW.items()}
+    how = {part: ways[trace.source == "nsys_export"] for part, ways in _HOW.items()}
     if not len(trace.kernels):
         launched = launched_count(trace)
         if launched:
-            yield f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
+            reason = f"{count_of(launched, 'kernel was', 'kernels were')} launched, and none was recorded"
+            yield Lack(part="launched_kernels", reason=reason)
         else:
-            yield f"{KERNELS_NOT_RECORDED} ({how['kernels']}), so nothing can be said of conversions"
+            reason = f"device kernels were not recorded ({how['kernels']}), so nothing can be said of conversions"
+            yield Lack(part="kernels", reason=reason)
         return
-    is_of_a_cpu = trace.source == OF_A_CPU
+    is_of_a_cpu = trace.source == "kineto_operations"
     if is_of_a_cpu:
-        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
+        reason = "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
+        yield Lack(part="kernels_of_library", reason=reason)
     if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
-        yield "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
+        reason = "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
+        yield Lack(part="operations", reason=reason)
     elif not len(trace.operations):
-        yield f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
+        reason = (
+            f"operations were not recorded ({how['operations']}), so kernels belong to no operation, module or line"
+        )
+        yield Lack(part="operations", reason=reason)
     else:
         yield from _about_operations(places, how)
     unlaunched = attribution.unlaunched_count if len(trace.operations) and not is_of_a_cpu else 0
     not_in_trace = "have no launch in the trace (queued before the recording began, or not recorded)"
     for own, why in ((attribution.replayed_count, "were launched by graph replays"), (unlaunched, not_in_trace)):
         if own:
-            yield f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
+            reason = f"{own} of {len(trace.kernels)} kernels {why}, so their operations are not known"
+            yield Lack(part="launches", reason=reason)
     has_grid = trace.kernels.grid != NONE
     for open_, why in (
         ([row for row in unsettled if has_grid[row]], _FEW_CHANNELS),
@@ -84,22 +93,26 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[st
         if open_:
             seconds = int(trace.kernels.duration[open_].sum()) / NANOSECONDS_PER_SECOND
             count = count_of(len(open_), "generated kernel")
-            yield f"the block sizes of {count} ({format_seconds(seconds)}) were not recorded, {why}"
+            reason = f"the block sizes of {count} ({format_seconds(seconds)}) were not recorded, {why}"
+            yield Lack(part="block_sizes", reason=reason)
 
 
 _FEW_CHANNELS = "and a conversion of few channels has the same launch grid as other kernels"
 
 
-def _about_operations(places: Places, how: dict[str, str]) -> Iterator[str]:
+def _about_operations(places: Places, how: dict[str, str]) -> Iterator[Lack]:
     if not any(recorded.shapes for recorded in places.trace.arguments):
-        yield (
+        reason = (
             "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
             "or the order of kernels"
         )
+        yield Lack(part="shapes", reason=reason)
     elif not any(recorded.strides for recorded in places.trace.arguments):
-        yield f"strides were not recorded ({how['strides']}), so conversions by eager copies are not known"
+        reason = f"strides were not recorded ({how['strides']}), so conversions by eager copies are not known"
+        yield Lack(part="strides", reason=reason)
     if not places.has_frames:
-        yield f"the Python stack was not recorded ({how['stack']}), so no module and no line is named"
+        reason = f"the Python stack was not recorded ({how['stack']}), so no module and no line is named"
+        yield Lack(part="stack", reason=reason)
 
 
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
@@ -171,7 +184,7 @@ class Records:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
-        self.is_of_a_cpu = trace.source == OF_A_CPU  # then nothing ran apart from the host
+        self.is_of_a_cpu = trace.source == "kineto_operations"  # then nothing ran apart from the host
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)

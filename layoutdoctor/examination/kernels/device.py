@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
+    from layoutdoctor.diagnosis.lack import Lack
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
@@ -99,7 +100,7 @@ _PORTS: dict[str, dict[Role, str]] = {
 
 
 def summarize_device(
-    attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[str]
+    attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[Lack]
 ) -> KernelSummary:
     """The kernel list of an iteration on a GPU."""
     by_row = {entry.row: entry for entry in tree if entry.row is not None}
@@ -121,7 +122,7 @@ def summarize_device(
         summary,
         # A long kernel list is cut.
         kernels=tuple(_kernel(kernel, entry) for kernel, entry in zip(summary.kernels, entries, strict=False)),
-        sources=("torch.profiler",),
+        sources=("profiler",),
         lacks=(*lacks, *summary.lacks),
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
@@ -235,7 +237,7 @@ def summarize_host(
     trace: RecordedTrace,
     log: OnednnLog | None,
     homeless: Sequence[Primitive],
-    lacks: Sequence[str],
+    lacks: Sequence[Lack],
 ) -> KernelSummary:
     """
     The kernel list of an iteration on a CPU.
@@ -256,13 +258,13 @@ def summarize_host(
         add_primitive(kernels, conversions, describe(primitive), None, base)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
-    sources = ("torch.profiler", "oneDNN verbose log") if log is not None else ("torch.profiler",)
+    sources: tuple[SourceKind, ...] = ("profiler", "onednn_log") if log is not None else ("profiler",)
     opaque = [kernel for kernel in kernels if kernel.library == "aten" and _OPAQUE.match(kernel.name)]
     if not opaque:
         return summarize(kernels, conversions, unread, sources, lacks)
     seconds, names = sum(kernel.seconds or 0.0 for kernel in opaque), distinct(kernel.name for kernel in opaque)
     calls = f"{listing(names)} ({count_of(len(opaque), 'call')}, {format_seconds(seconds)})"
-    lack = f"conversions within {calls}: no log of its library shows them"
+    lack = Lack(part="kernels_of_library", reason=f"conversions within {calls}: no log of its library shows them")
     summary = summarize(kernels, conversions, unread + len(opaque), sources, (*lacks, lack))
     return msgspec.structs.replace(summary, undecided_count=len(opaque), undecided_seconds=seconds)
 
@@ -271,8 +273,8 @@ def summarize(
     kernels: Sequence[Kernel],
     conversions: Sequence[Conversion],
     not_understood: int,
-    sources: tuple[str, ...],
-    lacks: Sequence[str],
+    sources: tuple[SourceKind, ...],
+    lacks: Sequence[Lack],
 ) -> KernelSummary:
     """
     Counts and sums of a kernel list.
@@ -356,10 +358,6 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
     )
 
 
-OF_A_CPU = "operations of a Kineto trace"
-"""The source of a CPU's trace whose operations count as its kernels."""
-
-
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     """
     A CPU's trace with the operations that move or compute elements as its kernels, each with its self time.
@@ -390,7 +388,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
         process=np.zeros(len(rows), np.int64),
     )
     operations = replace(operations, external=np.arange(1, len(operations) + 1))
-    return replace(trace, source=OF_A_CPU, kernels=kernels, operations=operations)
+    return replace(trace, source="kineto_operations", kernels=kernels, operations=operations)
 
 
 def outermost_name(entry: HostOperation) -> str:

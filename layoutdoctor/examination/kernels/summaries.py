@@ -17,6 +17,7 @@ import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, Total, Waiting
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.evidence import kernel_class
 from layoutdoctor.examination.kernels.host import add_primitive, lost_count, moves_elements, summarize
@@ -33,7 +34,7 @@ from layoutdoctor.examination.kernels.primitives import annotate_sequence, descr
 from layoutdoctor.recording.onednn import is_engine
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
-from layoutdoctor.words import KEY_AVERAGES, ONEDNN_LOG, OPERATION_AVERAGES, TOTALS_TABLE, count_of
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,8 +76,8 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
         kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     own = [primitive for primitive, is_own in zip(log.primitives, of_convolutions, strict=True) if is_own]
     unplaced = sum(conversion.tensor == "unknown" and conversion.direction != "none" for conversion in conversions)
-    lacks = _logged_lacks(log, unplaced)
-    summary = summarize(kernels, conversions, len(log.not_understood), (ONEDNN_LOG,), lacks)
+    lacks = tuple(_logged_lacks(log, unplaced))
+    summary = summarize(kernels, conversions, len(log.not_understood), ("onednn_log",), lacks)
     spent = [(1, item.primitive.seconds, item.direction != "none") for item in annotated]
     totals = _totals({"kernel": [item.primitive.kind for item in annotated]}, spent, unit=1.0)
     return msgspec.structs.replace(
@@ -105,22 +106,25 @@ def _creations(log: OnednnLog) -> Creations | None:
     )
 
 
-def _logged_lacks(log: OnednnLog, unplaced: int) -> tuple[str, ...]:
-    lacks = ["a oneDNN log names no operations, modules or lines; record with torch.profiler for those"]
+def _logged_lacks(log: OnednnLog, unplaced: int) -> Iterator[Lack]:
+    reason = "a oneDNN log names no operations, modules or lines; record with torch.profiler for those"
+    yield Lack(part="operations", reason=reason)
     if unplaced:
-        lacks.append(
+        reason = (
             f"which tensor {unplaced} of the reorders convert: no convolution beside them in the log has a tensor "
             "of that size and format"
         )
+        yield Lack(part="tensors", reason=reason)
     if log.primitives and not log.has_timestamps:
-        lacks.append("when each primitive ran; log with ONEDNN_VERBOSE_TIMESTAMP=1")
+        yield Lack(part="times", reason="when each primitive ran; log with ONEDNN_VERBOSE_TIMESTAMP=1")
     if log.partition_seconds:
         seconds = format_seconds(sum(log.partition_seconds))
         count = count_of(len(log.partition_seconds), "partition")
-        lacks.append(f"what ran inside {count} of oneDNN Graph ({seconds}), as far as it has no lines of its own")
+        reason = f"what ran inside {count} of oneDNN Graph ({seconds}), as far as it has no lines of its own"
+        yield Lack(part="kernels_of_library", reason=reason)
     if log.errors:
-        lacks.append(f"oneDNN reports {count_of(len(log.errors), 'error')}, first: {log.errors[0]}")
-    return tuple(lacks)
+        reason = f"oneDNN reports {count_of(len(log.errors), 'error')}, first: {log.errors[0]}"
+        yield Lack(part="kernels_of_library", reason=reason)
 
 
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
@@ -142,7 +146,7 @@ def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; each conversion in it is one row of the table, with all its launches."""
-    of_operations = table.source == OPERATION_AVERAGES
+    of_operations = table.source == "operation_averages"
     rows = [
         replace(row, name=demangled(row.name)) for row in table.rows if not of_operations or moves_elements(row.name)
     ]
@@ -176,7 +180,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         not_understood_count=lost_count(table),
         undecided_count=undecided_count + sum(total.count for total in copied),
         undecided_seconds=undecided_seconds + sum(total.seconds for total in copied),
-        sources=(TOTALS_TABLE, table.source),
+        sources=("totals_table", table.source),
         lacks=tuple(_lacks(table, listed_seconds, unlisted if is_cut else 0.0)),
         convolution_count=None if of_operations or is_cut else convolution_count,
         convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
@@ -243,46 +247,54 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     return own.is_main or own.is_helper or own.role in ("conversion", "padding")
 
 
-def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[str]:
-    of_operations = table.source == OPERATION_AVERAGES
+def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[Lack]:
+    of_operations = table.source == "operation_averages"
     if of_operations and not table.rows:
-        yield "the table has times of the host alone: kernels were not recorded (ProfilerActivity.CUDA)"
+        reason = "the table has times of the host alone: kernels were not recorded (ProfilerActivity.CUDA)"
+        yield Lack(part="kernels", reason=reason)
         return
     if of_operations and table.device == "cpu":
-        yield "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+        reason = "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+        yield Lack(part="kernels_of_library", reason=reason)
     elif of_operations:
-        yield (
+        reason = (
             "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
             'sort_by="self_cuda_time_total" puts them first'
         )
+        yield Lack(part="kernels_of_library", reason=reason)
     if table.is_nested:
-        yield "times of operations include those of the ones that they called, so they have no sum"
+        reason = "times of operations include those of the ones that they called, so they have no sum"
+        yield Lack(part="times", reason=reason)
     elif unlisted_seconds and table.rows:
         listed, whole = format_seconds(listed_seconds), format_seconds(listed_seconds + unlisted_seconds)
         ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
-        yield (
+        reason = (
             f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
             "(row_limit=-1 lists all)"
         )
+        yield Lack(part="rows", reason=reason)
     if not table.rows:
-        yield "the table has no kernels, so nothing can be said of conversions"
+        yield Lack(part="rows", reason="the table has no kernels, so nothing can be said of conversions")
         return
-    yield (
+    reason = (
         "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
         "torch.profiler (export_chrome_trace) does"
     )
+    yield Lack(part="order", reason=reason)
     count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))
     if count:
-        yield (
+        reason = (
             f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
             "no launch grids"
         )
+        yield Lack(part="block_sizes", reason=reason)
     cut = sum(row.name.endswith(("...", "…")) for row in table.rows)
     if cut and not of_operations:
-        yield (
+        reason = (
             f"{count_of(cut, 'name is', 'names are')} cut short, so kernels are known by their beginning only"
-            f"{_WHOLE_NAMES if table.source == KEY_AVERAGES else ''}"
+            f"{_WHOLE_NAMES if table.source == 'key_averages' else ''}"
         )
+        yield Lack(part="kernel_names", reason=reason)
 
 
 _WHOLE_NAMES = " (max_name_column_width=None prints them whole)"

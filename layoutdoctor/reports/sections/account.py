@@ -126,15 +126,16 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     Inductor's decision about layouts, and why.
 
     Args:
-        in_full: Also if the decision reaches every convolution, and with the whole explanation.
+        in_full: Also if the decision reaches every convolution.
     """
     found = [(graph.direction, graph.decision) for graph in trial.graphs if graph.decision is not None]
     found = [(direction, card) for direction, card in found if card.convolution_count]
     for direction, card in found:
         if card.applied is False:
             part = "" if direction == "inference" else f" in the {direction}"
-            why = card.explanation if in_full else card.explanation.partition(";")[0]
-            return f"layout optimization is off{part}" + ("" if card.rule == "config-off" else f": {clean(why)}")
+            return f"layout optimization is off{part}" + (
+                "" if card.rule == "config-off" else f": {clean(card.explanation)}"
+            )
     cards = [card for _, card in found]
     count = sum(card.convolution_count for card in cards)
     reached = sum(card.channels_last_convolution_count for card in cards)

@@ -18,7 +18,6 @@ from layoutdoctor.examination.costs import (
     parts_of_pairs,
     sum_seconds,
 )
-from layoutdoctor.examination.kernels.host import OF_A_CPU
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
 from layoutdoctor.reports.sections.answer import Answer
@@ -31,8 +30,6 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.units import format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import (
-    KERNELS_NOT_RECORDED,
-    OPERATION_AVERAGES,
     OWNER_WORDS,
     PROOF_WORDS,
     TENSOR_WORDS,
@@ -102,7 +99,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
         return Answer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
-    noun = "operation" if OPERATION_AVERAGES in kernels.sources else "kernel"
+    noun = "operation" if "operation_averages" in kernels.sources else "kernel"
     seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {_time_words(kernels)}"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
@@ -114,7 +111,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
 def _possible_words(kernels: KernelSummary, more: str = "") -> str:
     if not kernels.undecided_count:
         return ""
-    noun = "call" if OPERATION_AVERAGES in kernels.sources else "kernel"
+    noun = "call" if "operation_averages" in kernels.sources else "kernel"
     seconds = "" if kernels.undecided_seconds is None else f": {format_seconds(kernels.undecided_seconds)}{more}"
     return f"; {count_of(kernels.undecided_count, noun)} may convert a layout{seconds}"
 
@@ -153,7 +150,8 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
         return Answer(
-            f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read", notes=_to_diagnose()
+            f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read",
+            notes=_to_diagnose(),
         )
     conversions = count_of(len(counted), "conversion")
     per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
@@ -174,14 +172,14 @@ def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) ->
     if kind == "log":
         how = _RECORD["log"]
     elif kind == "trace" and device is not None:
-        is_lost = kernels is not None and not any(lack.startswith(KERNELS_NOT_RECORDED) for lack in kernels.lacks)
+        is_lost = kernels is not None and all(lack.part != "kernels" for lack in kernels.lacks)
         how = _RECORD.get(device, _RECORD["lost"] if is_lost else None)
     notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
     return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
 
 def _time_words(kernels: KernelSummary) -> str:
-    return "own time" if OPERATION_AVERAGES in kernels.sources else "kernel time"
+    return "own time" if "operation_averages" in kernels.sources else "kernel time"
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
@@ -192,7 +190,7 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     if not kernels.seconds:
         return f"Layout conversions take {format_seconds(seconds)}; the time of all kernels was not recorded"
     waiting = kernels.waiting
-    least = "" if kernels.is_complete and OF_A_CPU not in kernels.sources else "at least "
+    least = "" if kernels.is_complete and "kineto_operations" not in kernels.sources else "at least "
     compute = _compute_seconds(kernels)
     claim = (
         f"Layout conversions take {least}{format_seconds(seconds)} of {format_seconds(compute)} {_time_words(kernels)}"

@@ -31,7 +31,7 @@ from layoutdoctor.reports.sections.wording import (
     sources_of,
 )
 from layoutdoctor.units import format_seconds, sum_if_all_known
-from layoutdoctor.words import KINETO_TRACE, OPERATION_AVERAGES, count_of, distinct, joined, line_words, listing
+from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -153,7 +153,7 @@ def _title(diagnosis: Diagnosis) -> tuple[str, ...]:
     environment, seconds = diagnosis.environment, sum(diagnosis.stage_seconds.values())
     mode: str = diagnosis.subject.mode
     if is_recording(diagnosis):
-        mode = listing(map(clean_name, sources_of(diagnosis)), None) or mode
+        mode = listing((SOURCE_WORDS[source] for source in sources_of(diagnosis)), None) or mode
     parts = [clean_name(diagnosis.subject.name), mode, _device(diagnosis)]
     parts += [f"torch {clean_name(environment.torch)}"] if environment.torch else []
     parts += [f"{seconds:.0f} s"] if seconds >= 1 else []
@@ -200,7 +200,13 @@ def _facts_of(trial: Trial) -> Iterator[str]:
         how = f"{mode} launches" if trial.configuration.backend == "inductor" else f"torch.compile with {mode} may be"
         advice = f" ({how} faster)" if _may_use_cuda_graphs(trial.configuration) else ""
         yield f"launch-bound: the GPU waits for the processor most of a call{advice}"
-    yield from map(clean, trial.notes)
+    yield from map(clean, (*trial.notes, *_missing(trial)))
+
+
+def _missing(trial: Trial) -> Iterator[str]:
+    if trial.ran_as_eager:
+        yield RAN_AS_EAGER
+    yield from (lack.reason for lack in trial.lacks)
 
 
 def _may_use_cuda_graphs(configuration: Configuration) -> bool:
@@ -226,7 +232,7 @@ def _gaps_of(trial: Trial) -> Iterator[str]:
         unread -= kernels.undecided_count
     if unread:
         yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
-    yield from (clean(lack, 300) for lack in (kernels.lacks if kernels is not None else ()))
+    yield from (clean(lack.reason, 300) for lack in (kernels.lacks if kernels is not None else ()))
     if kernels is not None:
         yield from _possible(kernels)
     for graph in trial.graphs:
@@ -244,7 +250,7 @@ _WHY_POSSIBLE = {
 
 def _possible(kernels: KernelSummary) -> Iterator[str]:
     """The kernels that may convert a layout, by what leaves it open."""
-    noun = "call" if OPERATION_AVERAGES in kernels.sources else "kernel"
+    noun = "call" if "operation_averages" in kernels.sources else "kernel"
     groups: dict[str, list[Total]] = {}
     for total in kernels.totals:
         if total.kind == "possible":
@@ -277,7 +283,7 @@ def _hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str,
     if not is_recording(diagnosis):
         return (*explain, "--output report.html, or report.md for an issue")
     trial = recorded_trial(diagnosis)
-    can_mark = trial is not None and KINETO_TRACE in sources_of(diagnosis) and bool(counted_conversions(trial))
+    can_mark = trial is not None and "kineto_trace" in sources_of(diagnosis) and bool(counted_conversions(trial))
     marks = ("--output annotated.json.gz marks them for Perfetto",) if can_mark else ()
     return (*explain, *marks, "layoutdoctor compare OLD NEW")
 

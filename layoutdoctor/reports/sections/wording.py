@@ -16,10 +16,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
     DIRECTION_WORDS,
-    ONEDNN_LOG,
     STATUS_WORDS,
-    TORCH_TRACE_LOG,
-    TOTALS_TABLE,
     distinct,
     joined,
     line_words,
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Ratio
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.diagnosis.trial import Trial
 
@@ -157,11 +155,11 @@ def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
     return next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
 
 
-def sources_of(diagnosis: Diagnosis) -> list[str]:
+def sources_of(diagnosis: Diagnosis) -> list[SourceKind]:
     """The kinds of files that kernels were read from, each once, in order."""
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
     if is_recording(diagnosis) and any(trial.kernels is None and _was_compiled(trial) for trial in ran):
-        return [TORCH_TRACE_LOG]
+        return ["torch_trace_log"]
     return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
 
 
@@ -173,9 +171,9 @@ def _was_compiled(trial: Trial) -> bool:
 def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
     """The kind of file that a recorded run was read from."""
     sources = sources_of(diagnosis)
-    if TORCH_TRACE_LOG in sources:
+    if "torch_trace_log" in sources:
         return "compiles"
-    return "log" if ONEDNN_LOG in sources else "table" if TOTALS_TABLE in sources else "trace"
+    return "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
 
 
 def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
@@ -202,7 +200,7 @@ def failure_clause(trial: Trial) -> str:
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
     place = trial.failure.location
     where = f" at {clean_name(line_words(place))}" if place is not None else ""
-    if trial.failure.refuses_view:
+    if trial.failure.cause == "refused_view":
         return f"{word}{stage}: `.view`{where} needs contiguous memory; use .reshape"
     return f"{word}{stage}{where}: {_in_short(trial.failure.message)}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builders import a_diagnosis, a_failed_trial, a_graph, a_node, a_subject, a_trial, kernels
+from builders import a_diagnosis, a_failed_trial, a_graph, a_lack, a_node, a_subject, a_trial, kernels
 from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Trial
@@ -35,7 +35,7 @@ def an_examined_trial(**changes: Any) -> Trial:
         (an_examined_trial(graphs=()), "no graph was recorded"),
         (an_examined_trial(graphs=(a_recorded_graph(nodes=()),)), "graph 0 was recorded without its operations"),
         (an_examined_trial(graphs=(a_recorded_graph(hook_failure="KeyError"),)), "graph 0 was not recorded: KeyError"),
-        (an_examined_trial(notes=("not recorded: a graph",)), "not recorded: a graph"),
+        (an_examined_trial(lacks=(a_lack("not recorded: a graph"),)), "not recorded: a graph"),
     ],
 )
 def test_what_was_not_recorded_blocks(trial: Trial, blocker: str) -> None:

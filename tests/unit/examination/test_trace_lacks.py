@@ -34,7 +34,7 @@ def complete(**changes: Any) -> Recorder:
 
 
 def lacks_of(record: Recorder, **changes: Any) -> tuple[str, ...]:
-    return examine_recorded(record.trace(**changes)).kernels.lacks
+    return tuple(lack.reason for lack in examine_recorded(record.trace(**changes)).kernels.lacks)
 
 
 def one_kernel() -> Recorder:
@@ -102,7 +102,7 @@ def launches_alone() -> Recorder:
 
 
 EMIT_NVTX = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
-BY_NSIGHT = {"source": "Nsight Systems export"}
+BY_NSIGHT = {"source": "nsys_export"}
 
 
 @for_each(

@@ -114,9 +114,9 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path) -> No
     assert refused(tmp_path / "missing.recording").startswith(
         "No such file or directory; name a file that layoutdoctor"
     )
-    newer = "it is a recording of version 2, expected 1; update layoutdoctor"
-    assert refused(changed(tmp_path, recording_version=2)) == newer
-    older = "it is a recording of version 0, expected 1; examine it with the layoutdoctor that wrote it"
+    newer = "it is a recording of version 3, expected 2; update layoutdoctor"
+    assert refused(changed(tmp_path, recording_version=3)) == newer
+    older = "it is a recording of version 0, expected 2; examine it with the layoutdoctor that wrote it"
     assert refused(changed(tmp_path, recording_version=0)) == older
     path = saved(tmp_path, a_recording())
     whole = path.read_bytes()

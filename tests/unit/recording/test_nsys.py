@@ -144,7 +144,7 @@ def test_an_export_is_read_with_all_that_it_says_and_left_alone_whatever_its_nam
     assert (trace.kernels.device.tolist(), trace.kernels.stream.tolist()) == ([0, 0], [7, 7])
     assert [trace.grids[index] for index in trace.kernels.grid] == [(98, 1, 4), (1, 2, 3)]
     assert trace.kernels.process.tolist() == [0, 0]
-    assert (trace.source, trace.problems) == ("Nsight Systems export", [])
+    assert (trace.source, trace.problems) == ("nsys_export", [])
     assert trace.launches.correlation.tolist() == [90, 91] == trace.kernels.correlation.tolist()
     assert names(trace, trace.launches.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
     assert trace.launches.start.tolist() == [110, 150]

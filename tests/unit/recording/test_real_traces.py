@@ -191,7 +191,7 @@ def test_the_conversions_of_libraries_and_round_trips_are_found_exactly(name: st
 def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() -> None:
     totals = read_trace(TRACES / "h100_wan21_kernel_summary.csv")
     assert isinstance(totals, KernelTotals)
-    assert (totals.source, len(totals.rows), totals.problems) == ("TraceLens kernel summary", 107, [])
+    assert (totals.source, len(totals.rows), totals.problems) == ("tracelens_summary", 107, [])
     found = examine_trace(TRACES / "h100_wan21_kernel_summary.csv").trials[0].kernels
     assert found is not None
 

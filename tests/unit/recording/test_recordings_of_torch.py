@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import RecordedTrace
 from layoutdoctor.run.recorded import examine_trace
@@ -19,7 +20,12 @@ from layoutdoctor.run.recorded import examine_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-NO_KERNELS = ("device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",)
+NO_KERNELS = (
+    Lack(
+        part="kernels",
+        reason="device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions",
+    ),
+)
 HAS_PYTHON_EXPORT = "use_python_export" in inspect.signature(profile.export_chrome_trace).parameters
 
 

@@ -17,6 +17,7 @@ from builders import (
     a_failed_trial,
     a_finding,
     a_graph,
+    a_lack,
     a_location,
     a_ratio,
     a_recommendation,
@@ -32,7 +33,7 @@ from golden.stories import STORIES
 from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.costs import conversion_share
 from layoutdoctor.reports import format_of_suffix, render
@@ -257,7 +258,7 @@ def test_an_unknown_time_is_no_zero_share() -> None:
     assert conversion_share(a_trial(kernels=kernels(a_conversion(seconds=1e-3), seconds=10e-3))) == pytest.approx(0.1)
     for trial in (
         a_trial(kernels=kernels(), graphs=(a_graph(conversions=(unknown,)),)),
-        a_trial(kernels=kernels(lacks=("the log",))),
+        a_trial(kernels=kernels(lacks=(a_lack("the log"),))),
         a_trial(kernels=kernels(not_understood_count=1)),
         a_trial(kernels=kernels(), graphs=(a_graph(hook_failure="KeyError"),)),
         a_trial(kernels=None),
@@ -328,7 +329,7 @@ def test_symbolic_sizes_are_said_with_the_decision_for_the_other_kind() -> None:
 
 
 def test_what_is_eager_mode_is_named_below_the_table() -> None:
-    same = a_trial(status="same_as", same_as="eager", notes=(LOWERED_NO_GRAPH,))
+    same = a_trial(status="same_as", same_as="eager", ran_as_eager=True)
     (table,) = build_tables(a_diagnosis(a_trial("eager"), same))
 
     assert table.below == ("the same code as eager, because torch.compile lowered no graph: compiled (the default)",)

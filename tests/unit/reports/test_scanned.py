@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html5lib
+from builders import a_lack
 from loops import for_each
 from trace_builders import a_waiting
 
@@ -80,7 +81,13 @@ def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
     text = str(a_scan(10, 10, waiting=waiting))
 
     assert "They cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
-    more = a_scan(10, 10, waiting=waiting, undecided_nanoseconds=1000, lacks=("shapes were not recorded",))
+    more = a_scan(
+        10,
+        10,
+        waiting=waiting,
+        undecided_nanoseconds=1000,
+        lacks=(a_lack(),),
+    )
     assert "They and what may convert, as far as recorded, cost at most 10.0 ms" in str(more)
     assert "Devices were busy 20 % of the time; collectives 6.00 ms" in text
     assert "Runs waited for the host in 2" in text

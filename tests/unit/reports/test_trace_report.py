@@ -9,6 +9,7 @@ import msgspec
 import reviewed
 from builders import (
     a_graph,
+    a_lack,
     a_location,
     a_pair,
     a_total,
@@ -62,7 +63,7 @@ def stepped(*names: str, **changes: object) -> tuple[Total, ...]:
 
 
 FAILED = a_trace(None, status="failed", failure=Failure(kind="read", message="the file ends before its first event"))
-LOG, TABLE = ("oneDNN verbose log",), ("table of kernel totals",)
+LOG, TABLE = ("onednn_log",), ("totals_table",)
 COSTLY = [1e-3 * (n + 1) for n in range(MOST_PLACES + 2)]
 WHOLE = {"totals": (a_total(),)}
 
@@ -87,7 +88,7 @@ CASES = {
         )
     ),
     "nothing found and nothing to add": a_trace(recorded(**WHOLE)),
-    "nothing found, lacks": a_trace(recorded(**WHOLE, lacks=("no shapes",))),
+    "nothing found, lacks": a_trace(recorded(**WHOLE, lacks=(a_lack("no shapes"),))),
     "kernels that may convert a layout, and nothing lacks": a_trace(
         recorded(
             *two(),

@@ -11,6 +11,7 @@ from builders import (
     a_configuration,
     a_diagnosis,
     a_failed_trial,
+    a_lack,
     a_measurement,
     a_ratio,
     a_recommendation,
@@ -143,7 +144,10 @@ def test_of_several_the_recommended_one_is_named_else_the_fastest() -> None:
     "other",
     [
         a_trial(LAST, kernels=None),
-        a_trial(LAST, kernels=kernels(lacks=("oneDNN's log",), sources=("torch.profiler",))),
+        a_trial(
+            LAST,
+            kernels=kernels(lacks=(a_lack(),), sources=("profiler",)),
+        ),
         a_failed_trial(LAST),
         SAME,
     ],

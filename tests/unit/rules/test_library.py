@@ -63,7 +63,7 @@ def one_call(number: int, **changes: Any) -> list[Conversion]:
 
 
 def a_log(*conversions: Conversion, **changes: Any) -> list[Finding]:
-    summary = recorded_kernels(*conversions, sources=("oneDNN verbose log",), **changes)
+    summary = recorded_kernels(*conversions, sources=("onednn_log",), **changes)
     return findings(*conversions, kernels=summary)
 
 
@@ -75,7 +75,7 @@ def a_reorder(number: int, **changes: Any) -> Conversion:
 
 def on_a_gpu(*conversions: Conversion, **changes: Any) -> KernelSummary:
     """The kernel list of a model that was diagnosed on a GPU."""
-    return recorded_kernels(*conversions, sources=("torch.profiler",), **changes)
+    return recorded_kernels(*conversions, sources=("profiler",), **changes)
 
 
 def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **changes: Any) -> list[Finding]:

@@ -12,7 +12,7 @@ from recorded_builders import Recorder
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import Cure, InputTensor
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH, Equivalence, Failure
+from layoutdoctor.diagnosis.trial import Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
     MATRIX_PRODUCT,
@@ -72,9 +72,9 @@ def test_eager_mode_is_tried_in_the_formats_of_what_lowered_no_graph() -> None:
         made = [worker(name, **facts) for name in ("inductor", "inductor-channels-last-freezing")]
         return names(in_eager_mode([*made, *map(worker, others)]))
 
-    assert chosen(notes=(LOWERED_NO_GRAPH,)) == ["eager", "eager-channels-last"]
-    assert chosen("eager", notes=(LOWERED_NO_GRAPH,)) == ["eager-channels-last"]
-    assert chosen(notes=("something else",)) == chosen(notes=(LOWERED_NO_GRAPH,), **BROKEN) == []
+    assert chosen(ran_as_eager=True) == ["eager", "eager-channels-last"]
+    assert chosen("eager", ran_as_eager=True) == ["eager-channels-last"]
+    assert chosen(notes=("something else",)) == chosen(ran_as_eager=True, **BROKEN) == []
 
 
 def test_the_default_is_lowered_for_the_other_kind_of_sizes() -> None:

@@ -211,7 +211,7 @@ def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkey
         assert most is None
         compile_side_by_side(batch, *rest, most=most)
         if len(batches) == 1:
-            failure = Failure(kind="run", message="out of memory: 4.0 GiB were asked for")
+            failure = Failure(kind="run", message="out of memory: 4.0 GiB were asked for", cause="out_of_memory")
             batch[1].observe(status="failed", failure=failure)
             batch[1].end()
 

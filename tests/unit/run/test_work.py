@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 
 from layoutdoctor.run import work
-from layoutdoctor.run.trial import in_words
+from layoutdoctor.run.trial import failure_of, in_words
 from layoutdoctor.workers.messages import ClosedError, channel_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_start_makes_torchs_thread_pool_again_before_autograd_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +43,19 @@ def test_why_a_configuration_failed_is_said_in_one_line() -> None:
         "RuntimeError: CppCompileError: C++ compile error; fatal error: cuda.h: No; "
         "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
     )
+
+
+def test_a_failure_names_the_cause_that_there_is_an_answer_to() -> None:
+    def of(call: Callable[[], object]) -> str | None:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 (whatever torch raises)
+            call()
+        return failure_of(caught.value, "run").cause
+
+    def view(x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1)
+
+    image = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert of(lambda: view(image)) == "refused_view"
+    assert of(lambda: torch.compile(view, backend="eager", fullgraph=True)(image)) == "refused_view"
+    assert of(lambda: torch.empty(2**46)) == "out_of_memory"
+    assert of(lambda: image @ torch.ones(3)) is None

@@ -1,0 +1,40 @@
+"""A part of a record that is missing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from layoutdoctor.diagnosis.record import Record
+
+LackPart = Literal[
+    "graphs",
+    "operations",
+    "kernels",
+    "launched_kernels",
+    "launches",
+    "kernels_of_library",
+    "kernel_names",
+    "block_sizes",
+    "tensors",
+    "shapes",
+    "strides",
+    "stack",
+    "order",
+    "times",
+    "rows",
+    "conversions",
+    "round_trips",
+]
+"""What can be missing. ``launched_kernels`` are kernels that were launched, of which the profiler recorded none."""
+
+
+class Lack(Record, frozen=True, kw_only=True):
+    """
+    A part of a record that is missing.
+
+    Attributes:
+        reason: Why, or what cannot be said without it, as reports print it.
+    """
+
+    part: LackPart
+    reason: str
