@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary, Total
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
-from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Trial
+from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Observed, Rounds, Trial
 from layoutdoctor.examination.choice import judge
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
 from layoutdoctor.recording.reading import RECORDED
@@ -176,6 +176,15 @@ def a_trial(name: str = "inductor", **changes: Any) -> Trial:
     return Trial(**{**fields, **changes})
 
 
+def as_observed(trial: Trial) -> Observed:
+    """The same without what followed from it."""
+    facts = {field: getattr(trial, field) for field in Observed.__struct_fields__}
+    if trial.measurement is not None:
+        rounds = {field: getattr(trial.measurement, field) for field in Rounds.__struct_fields__}
+        facts["measurement"] = Rounds(**rounds)
+    return Observed(**facts)
+
+
 def a_lack(reason: str = "shapes were not recorded") -> Lack:
     return Lack(part="shapes", reason=reason)
 
@@ -276,8 +285,8 @@ def recordings_of(diagnosis: Diagnosis) -> tuple[Recording, ...]:
     names = [field for field in Head.__struct_fields__ if field not in ("configurations", "other_cores")]
     shared = {field: getattr(diagnosis, field) for field in names}
     head = Head(**shared, configurations=tuple(trial.name for trial in diagnosis.trials))
-    trials = (msgspec.structs.replace(trial, graphs=(), kernels=None, redundant_pairs=()) for trial in diagnosis.trials)
-    return tuple(Recording(head=head, trial=trial) for trial in trials)
+    trials = (msgspec.structs.replace(trial, graphs=()) for trial in diagnosis.trials)
+    return tuple(Recording(head=head, trial=as_observed(trial)) for trial in trials)
 
 
 def a_finding(code: str = "LD101", **changes: Any) -> Finding:

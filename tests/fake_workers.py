@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from builders import a_configuration, a_trial
+from builders import a_configuration, a_trial, as_observed
 
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.workers.launcher import LostError
@@ -58,7 +58,7 @@ class ScriptedProcess:
         self.turns, self.seen, self.name, self.clock = turns, seen, name, clock
         self.is_ended = False
         self.call_seconds = 1.0
-        self.checked = Checked(trial=a_trial(kernels=None, measurement=None))
+        self.checked = Checked(trial=as_observed(a_trial(measurement=None)))
 
     def ask(self, order: Any, kind: type) -> Any:
         answer: Any

@@ -12,7 +12,7 @@ import msgspec
 
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.diagnosis.trial import Observed, Trial
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.rules import run_rules
@@ -99,12 +99,13 @@ def seen_here(
             profiled = [work.profile(1, None) for _ in range(5)]
         except Exception as error:
             failed = work.failed(error)
-            trial, iterations = Trial(configuration=chosen, status="failed", failure=failed.failure), ()
+            trial, iterations = Observed(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
             iterations = tuple(one.iteration for one in profiled if one.iteration is not None)
             trial, proposals = checked.trial, checked.proposals or compiled.proposals
-            trial = msgspec.structs.replace(trial, notes=(*trial.notes, *profiled[0].notes))
+            lacks = [one.lack for one in profiled[:1] if one.lack is not None]
+            trial = msgspec.structs.replace(trial, lacks=(*trial.lacks, *lacks))
     head = Head(
         layoutdoctor_version=__version__,
         created_at="2026-11-20T12:00:00Z",

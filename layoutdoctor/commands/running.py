@@ -21,7 +21,7 @@ from layoutdoctor.commands.streams import OutputError, logger, say, showing_prog
 from layoutdoctor.diagnosis.diagnosis import Reproduction
 from layoutdoctor.diagnosis.writing import opened, private_directory, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
-from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.examination.examine import concluded, diagnosis_of
 from layoutdoctor.recording.saved import SUFFIX, load_recording
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.rows import trial_in_short
@@ -196,7 +196,7 @@ class Running:
             if one.name not in self._named:
                 self._named.add(one.name)
                 # One that is the same as another may be known before that has compiled.
-                trial = diagnosis_of([one]).trials[0] if one.trial.status == "ok" else one.trial
+                trial = diagnosis_of([one]).trials[0] if one.trial.status == "ok" else concluded(one.trial)
                 failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
                 logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.record import Record
-    from layoutdoctor.diagnosis.trial import Trial
+    from layoutdoctor.diagnosis.trial import Observed, Trial
 
 DEFAULT_MOST_BYTES = 8 << 30
 """Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""
@@ -113,11 +113,16 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
         yield from problems_in_trial(f"$.trials[{number}]", trial)
 
 
-def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
-    """Contradictions within the trial that is at that place of a file."""
+def problems_in_graphs(place: str, trial: Observed) -> Iterator[str]:
+    """Contradictions within the graphs of the trial that is at that place of a file."""
     yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
         yield from _in_graph(f"{place}.graphs[{number}]", graph)
+
+
+def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
+    """Contradictions within the trial that is at that place of a file."""
+    yield from problems_in_graphs(place, trial)
     listed = trial.kernels.conversions if trial.kernels is not None else ()
     ids = [one.id for part in (listed, *(graph.conversions for graph in trial.graphs)) for one in part]
     yield from _repeated(f"{place}, conversions: id", ids)

@@ -38,28 +38,37 @@ class Failure(Record, frozen=True, kw_only=True):
     cause: FailureCause | None = None
 
 
-class Measurement(Record, frozen=True, kw_only=True):
+class Rounds(Record, frozen=True, kw_only=True):
     """
-    The times of one trial.
+    The times of one trial as they were taken.
 
     Attributes:
         round_seconds: The least of each turn's calls, in round order, in the process that compiled the configuration.
-        median_seconds: Time of one call as every report shows it: the baseline's while the machine was fast, and for
-            any other trial the baseline's time over the trial's ratio. In a recording, the trial's own.
         compile_seconds: Wall time of the first call, compiling included; None for eager.
         peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
         calls_per_round: Calls in each turn.
-        first_round: The number, from 0, of the baseline's round that the first one of these was.
+        first_round: Index, from 0, of the baseline's round in which this trial's first round was timed.
         starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
-    median_seconds: PositiveSeconds
     compile_seconds: Seconds | None
     peak_memory_bytes: Count | None
     calls_per_round: Count = 1
     first_round: Count = 0
     starts: tuple[tuple[PositiveSeconds, ...], ...] = ()
+
+
+class Measurement(Rounds, frozen=True, kw_only=True):
+    """
+    The times of one trial, and what follows from them.
+
+    Attributes:
+        median_seconds: Time of one call as every report shows it: the baseline's while the machine was fast, and for
+            any other trial the baseline's time over the trial's ratio.
+    """
+
+    median_seconds: PositiveSeconds
 
 
 class Equivalence(Record, frozen=True, kw_only=True):
@@ -126,13 +135,12 @@ class TracedModel(Record, frozen=True, kw_only=True):
     inputs: tuple[TracedTensor, ...]
 
 
-class Trial(Record, frozen=True, kw_only=True):
+class Observed(Record, frozen=True, kw_only=True):
     """
-    One configuration captured and measured.
+    One configuration as it was observed.
 
     Attributes:
-        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there, and the
-            kernel list and pairs here are that one's.
+        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there.
         graphs: Every compiled graph; for eager the recorded operations as one.
         recompile_count: Compiles beyond the first of the same code, during this trial.
         graph_break_reasons: Dynamo's reasons, one line each.
@@ -150,9 +158,7 @@ class Trial(Record, frozen=True, kw_only=True):
     same_as: str | None = None
     failure: Failure | None = None
     graphs: tuple[Graph, ...] = ()
-    kernels: KernelSummary | None = None
-    redundant_pairs: tuple[RedundantPair, ...] = ()
-    measurement: Measurement | None = None
+    measurement: Rounds | None = None
     equivalence: Equivalence | None = None
     recompile_count: Count = 0
     graph_break_reasons: tuple[str, ...] = ()
@@ -168,6 +174,20 @@ class Trial(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The configuration's name."""
         return self.configuration.name
+
+
+class Trial(Observed, frozen=True, kw_only=True):
+    """
+    One configuration as it was observed, and what follows from that.
+
+    Attributes:
+        graphs: With the conversions and breakers that were found in them.
+        kernels: The kernel list; where ``status`` is ``same_as``, that of the other trial, as the pairs are.
+    """
+
+    measurement: Measurement | None = None
+    kernels: KernelSummary | None = None
+    redundant_pairs: tuple[RedundantPair, ...] = ()
 
     @property
     def kernel_seconds(self) -> float | None:

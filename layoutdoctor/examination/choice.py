@@ -12,8 +12,6 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from layoutdoctor.diagnosis.answer import (
     EQUAL,
     FASTER,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Measurement, Trial
+    from layoutdoctor.diagnosis.trial import Observed, Rounds, Trial
     from layoutdoctor.units import Seconds
 
 
@@ -56,7 +54,7 @@ _LEAST_SCATTER = 0.005
 _WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
 
-def ratios_of(baseline: str, measured: Mapping[str, Measurement]) -> dict[str, Ratio]:
+def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]:
     """
     The ratio of every other configuration to the baseline.
 
@@ -93,7 +91,7 @@ def ratios_of(baseline: str, measured: Mapping[str, Measurement]) -> dict[str, R
     return found
 
 
-def ratio_of(name: str, baseline: Measurement, candidate: Measurement) -> Ratio | None:
+def ratio_of(name: str, baseline: Rounds, candidate: Rounds) -> Ratio | None:
     """The ratio of one configuration to another, as in ``ratios_of``; None if it has none."""
     return ratios_of("", {"": baseline, name: candidate}).get(name)
 
@@ -183,7 +181,7 @@ def judge(low: float, high: float, resolution: float = RESOLUTION, equality: flo
     return EQUAL if low >= 1 - equality and high * (1 - equality) <= 1 else INCONCLUSIVE
 
 
-def call_seconds(measurement: Measurement) -> Seconds:
+def call_seconds(measurement: Rounds) -> Seconds:
     """
     Time of a call while the machine was fast: the median of the rounds that took at most 15 % longer than fast ones.
 
@@ -194,13 +192,13 @@ def call_seconds(measurement: Measurement) -> Seconds:
     return statistics.median(seconds for seconds in rounds if seconds <= _FAST_PHASE * fast)
 
 
-def speed_change(measurement: Measurement) -> float:
+def speed_change(measurement: Rounds) -> float:
     """How many times longer a call took in the slow quarter of all rounds than in the fast one; about 1 if steady."""
     rounds = _all_rounds(measurement)
     return rounds[-1 - len(rounds) // 4] / rounds[len(rounds) // 4]
 
 
-def _all_rounds(measurement: Measurement) -> list[Seconds]:
+def _all_rounds(measurement: Rounds) -> list[Seconds]:
     """The times of the rounds of all processes, the shortest first."""
     return sorted([*measurement.round_seconds, *(seconds for start in measurement.starts for seconds in start)])
 
@@ -208,22 +206,13 @@ def _all_rounds(measurement: Measurement) -> list[Seconds]:
 _FAST_PHASE = 1.15
 
 
-def with_shown_times(trials: Sequence[Trial], baseline: str, ratios: Mapping[str, Ratio]) -> tuple[Trial, ...]:
-    """The trials with the times that reports show: the baseline's time of a call, or that time over the ratio."""
-    known = {trial.name: trial.measurement for trial in trials}
-    measured = known.get(baseline)
-    if measured is None:
-        return tuple(trials)
-    base = call_seconds(measured)
-    shown = []
-    for trial in trials:
-        if trial.measurement is not None and (trial.name == baseline or trial.name in ratios):
-            seconds = base if trial.name == baseline else base / ratios[trial.name].median
-            trial = msgspec.structs.replace(
-                trial, measurement=msgspec.structs.replace(trial.measurement, median_seconds=seconds)
-            )
-        shown.append(trial)
-    return tuple(shown)
+def shown_seconds(trials: Iterable[Observed], comparison: Comparison | None) -> dict[str, Seconds]:
+    """Time of a call of every measured trial, as reports show it: the baseline's time, or that over the ratio."""
+    shown = {trial.name: call_seconds(trial.measurement) for trial in trials if trial.measurement is not None}
+    if comparison is not None:
+        base = shown[comparison.baseline]
+        shown |= {ratio.name: base / ratio.median for ratio in comparison.ratios}
+    return shown
 
 
 NEAR_THE_BEST = 1.12
@@ -247,7 +236,7 @@ def choose_baseline(configurations: Iterable[Configuration], measured: Collectio
     return next((configuration.name for configuration in configurations if configuration.name in measured), None)
 
 
-def eligible_names(trials: Iterable[Trial]) -> frozenset[str]:
+def eligible_names(trials: Iterable[Observed]) -> frozenset[str]:
     """The trials that may be recommended: those that ran and whose outputs are not known to differ."""
     return frozenset(
         trial.name
@@ -292,7 +281,7 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
     return tuple(sorted((*needed, *rest), key=lambda name: -medians[name]))
 
 
-def left_standing(trials: Sequence[Trial]) -> tuple[str, ...]:
+def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     """
     Configurations without further starts at which the table would contradict the advice: to be started as well.
 
@@ -317,7 +306,7 @@ def left_standing(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _stands_above(by_name: Mapping[str, Trial], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
+def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
     """Whether a configuration is faster than the chosen one and demands no more, or is as fast and demands less."""
     if chosen is None or name == chosen or chosen not in medians:
         return False
@@ -330,14 +319,14 @@ def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) 
     return {name: of for name, of in ((baseline, 1.0), *((one.name, one.median) for one in ratios)) if name in eligible}
 
 
-def _least_demanding(by_name: Mapping[str, Trial], medians: Mapping[str, float]) -> str:
+def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> str:
     """The configuration that demands least within ``EQUALITY`` of the fastest; among equals the fastest."""
     best = max(medians.values())
     near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
     return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
 
 
-def compare(trials: Sequence[Trial], other_cores: float | None = None) -> Comparison | None:
+def compare(trials: Sequence[Observed], other_cores: float | None = None) -> Comparison | None:
     """
     All measured trials against the baseline.
 
@@ -362,7 +351,7 @@ def compare(trials: Sequence[Trial], other_cores: float | None = None) -> Compar
 
 
 def recommend(
-    trials: Sequence[Trial], comparison: Comparison | None, how: Mapping[str, str | None]
+    trials: Sequence[Observed], comparison: Comparison | None, how: Mapping[str, str | None]
 ) -> Recommendation | None:
     """
     The configuration to use.
@@ -414,7 +403,7 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
     return max(made, key=lambda name: medians.get(name, 0.0), default=None)
 
 
-def _chosen(trials: Iterable[Trial], baseline: str, ratios: Sequence[Ratio]) -> str | None:
+def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) -> str | None:
     """The configuration to recommend among some trials: the baseline if nothing is faster, None if none is right."""
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(baseline, ratios, eligible_names(by_name.values()))

@@ -18,10 +18,10 @@ from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.diagnosis.kernel import KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis.trial import Failure, Measurement, Observed, Rounds, Trial
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
-from layoutdoctor.examination.choice import compare, recommend, with_shown_times
+from layoutdoctor.examination.choice import compare, recommend, shown_seconds
 from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Iteration, Recording
     from layoutdoctor.units import Seconds
 
@@ -176,11 +175,9 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     ordered = [by_name[name] for name in head.configurations if name in by_name]
     seen = tuple(recording.trial for recording in ordered)
     comparison = compare(seen, head.other_cores)
-    if comparison is not None:
-        seen = with_shown_times(seen, comparison.baseline, {ratio.name: ratio for ratio in comparison.ratios})
-    calls = {trial.name: trial.measurement.median_seconds for trial in seen if trial.measurement is not None}
+    calls = shown_seconds(seen, comparison)
     known = {recording.name: examine(recording, calls.get(recording.name)) for recording in ordered}
-    trials = tuple(_trial(trial, known, by_name, calls.get(trial.same_as or trial.name)) for trial in seen)
+    trials = tuple(_trial(trial, known, by_name, calls) for trial in seen)
     diagnosis = Diagnosis(
         layoutdoctor_version=head.layoutdoctor_version,
         created_at=head.created_at,
@@ -208,31 +205,37 @@ def _without_sources(trial: Trial) -> Trial:
 
 
 def _trial(
-    trial: Trial, known: Mapping[str, Examined], by_name: Mapping[str, Recording], call_seconds: Seconds | None
+    seen: Observed, known: Mapping[str, Examined], by_name: Mapping[str, Recording], calls: Mapping[str, Seconds]
 ) -> Trial:
-    facts = known[trial.name]
+    facts = known[seen.name]
     graphs, kernels, pairs = facts.graphs, facts.kernels, facts.redundant_pairs
-    if trial.same_as is not None:
-        if trial.same_as not in by_name:
-            missing = f"the same as {trial.same_as}, of which no recording was given"
+    trial = concluded(seen, calls.get(seen.name))
+    if seen.same_as is not None:
+        if seen.same_as not in by_name:
+            missing = f"the same as {seen.same_as}, of which no recording was given"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
         # The other trial's facts hold for this one; its measurement is not copied, and nodes are not saved twice.
-        twin = known[trial.same_as]
+        twin = known[seen.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
-    if (
-        kernels is not None
-        and kernels.waiting is not None
-        and call_seconds is not None
-        and trial.measurement is not None
-    ):
+    if kernels is not None and kernels.waiting is not None and trial.measurement is not None:
+        call_seconds = trial.measurement.median_seconds
         between = max(0.0, call_seconds - kernels.waiting.busy_seconds)
         waiting = waiting_in_calls(kernels.waiting, call_seconds)
         kernels = msgspec.structs.replace(kernels, waiting=waiting, between_seconds=between)
     return msgspec.structs.replace(
         trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, lacks=(*trial.lacks, *facts.lacks)
     )
+
+
+def concluded(seen: Observed, call_seconds: Seconds | None = None) -> Trial:
+    """A trial with all that was observed, and the time of a call."""
+    facts = {name: getattr(seen, name) for name in Observed.__struct_fields__ if name != "measurement"}
+    if seen.measurement is None or call_seconds is None:
+        return Trial(**facts)
+    rounds = {name: getattr(seen.measurement, name) for name in Rounds.__struct_fields__}
+    return Trial(**facts, measurement=Measurement(**rounds, median_seconds=call_seconds))
 
 
 def by_diagnosis(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, AnyStr, Literal
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
-from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
@@ -105,7 +105,7 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
         TraceError: The file cannot be read, or is none of the known kinds.
     """
     found = read_trace(path, most_bytes)
-    trial = Trial(configuration=RECORDED, status="ok")
+    trial = Observed(configuration=RECORDED, status="ok")
     if isinstance(found, RecordedTrace):
         device = device_of(found)
         head = _head(path.name, describe_environment(found), device, found.problems)
@@ -126,7 +126,7 @@ def _of_compiles(found: TorchTrace, name: str) -> Recording:
             f"cannot examine {name!r}: the TORCH_TRACE log has no graph that Inductor compiled; "
             "record a run in which the model is compiled, with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"
         )
-    trial = Trial(
+    trial = Observed(
         configuration=RECORDED,
         status="ok",
         graphs=tuple(found.graphs),

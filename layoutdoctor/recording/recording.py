@@ -18,7 +18,7 @@ from layoutdoctor.diagnosis.kernel import SourceKind  # noqa: TC001 (the file of
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
-from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.recording.onednn import OnednnLog
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
@@ -358,8 +358,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
     Attributes:
         head: The diagnosis it is a part of.
-        trial: The trial as it was observed: its graphs as the compiler had them, without conversions and breakers; no
-            kernels, no round trips; its times as they were measured.
+        trial: Its graphs are as the compiler had them, without conversions and breakers.
         iterations: Profiled iterations; of a trace file the only one.
         totals: A table of kernels, if there is nothing else.
         log: A log of oneDNN, if there is nothing else.
@@ -368,7 +367,7 @@ class Recording(Record, frozen=True, kw_only=True):
     """
 
     head: Head
-    trial: Trial
+    trial: Observed
     iterations: tuple[Iteration, ...] = ()
     totals: KernelTotals | None = None
     log: OnednnLog | None = None

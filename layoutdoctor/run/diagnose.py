@@ -28,7 +28,7 @@ from layoutdoctor.diagnosis.configurations import (
     what_follows,
 )
 from layoutdoctor.diagnosis.subject import Configuration
-from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError, needs_torch
 from layoutdoctor.examination.choice import package_to_keep
@@ -223,7 +223,7 @@ def _not_tried(head: Head, request: Request) -> Sequence[Recording]:
     subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
     names = tuple(configuration.name for configuration in request.configurations)
     head = msgspec.structs.replace(head, subject=subject, configurations=names)
-    trials = (Trial(configuration=configuration, status="skipped") for configuration in request.configurations)
+    trials = (Observed(configuration=configuration, status="skipped") for configuration in request.configurations)
     return [Recording(head=head, trial=trial) for trial in trials]
 
 

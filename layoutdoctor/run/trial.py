@@ -21,7 +21,7 @@ from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.trial import Failure, FailureCause, GradientLayout, Trial
+from layoutdoctor.diagnosis.trial import Failure, FailureCause, GradientLayout, Observed
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.applying import global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
@@ -94,7 +94,7 @@ class TrialWork:
         self._capture = CompileCapture()
         self._call_seconds = 0.0
         self._recorder = Recorder()
-        self._trial = Trial(configuration=configuration, status="ok")
+        self._trial = Observed(configuration=configuration, status="ok")
 
     # ------------------------------------------------------------------------------------------ the worker
     def prepare(self) -> str:
@@ -304,7 +304,7 @@ class TrialWork:
         return MeasuredMemory(peak_memory_bytes=peak)
 
 
-def _lower(trial: Trial, step: Step, lowering: TargetLowering) -> Trial:
+def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
     """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
     target = lowering.target
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
@@ -379,7 +379,7 @@ def fingerprint(value: Hashable) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def code_key(step: Step, trial: Trial) -> str | None:
+def code_key(step: Step, trial: Observed) -> str | None:
     """
     A key that equal generated code on equal layouts shares; None if not all of the code is known.
 

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
-from layoutdoctor.diagnosis.trial import Failure, Trial
+from layoutdoctor.diagnosis.trial import Failure, Observed
 from layoutdoctor.diagnosis.writing import file_name_of
 from layoutdoctor.examination.applying import Call
 from layoutdoctor.recording.recording import Iteration
@@ -269,7 +269,7 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
         forks: Whether it can be forked.
     """
 
-    trial: Trial
+    trial: Observed
     code: str | None = None
     compile_seconds: float | None = None
     proposals: tuple[Proposal, ...] = ()
@@ -285,7 +285,7 @@ class Checked(Message, frozen=True, kw_only=True, tag=True):
         proposals: The cures that may help an eager model, whose operations are recorded only now.
     """
 
-    trial: Trial
+    trial: Observed
     proposals: tuple[Proposal, ...] = ()
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.trial import Failure, Measurement, Trial
+from layoutdoctor.diagnosis.trial import Failure, Observed, Rounds
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.examination.choice import call_seconds
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (
@@ -107,7 +106,7 @@ class Worker:
 
     def __init__(self, host: Host, configuration: Configuration, request: Request, how: str | None) -> None:
         self.is_static = request.lower_for is not None
-        self.trial = Trial(configuration=configuration, status="ok", is_static=self.is_static)
+        self.trial = Observed(configuration=configuration, status="ok", is_static=self.is_static)
         if self.is_static and (configuration.backend != "inductor" or configuration.freezes):
             reason = FREEZING_REASON if configuration.freezes else EAGER_REASON
             self.observe(status="skipped", failure=Failure(kind="target", message=reason))
@@ -350,20 +349,18 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ what was seen
     @property
-    def measurement(self) -> Measurement | None:
+    def measurement(self) -> Rounds | None:
         """Its times so far; None before the first round."""
         if not self.rounds:
             return None
-        raw = Measurement(
+        return Rounds(
             round_seconds=tuple(self.rounds),
-            median_seconds=1.0,
             compile_seconds=self.compile_seconds,
             peak_memory_bytes=self._peak_memory_bytes,
             calls_per_round=self.calls,
             first_round=self.first_round,
             starts=tuple(self.starts),
         )
-        return msgspec.structs.replace(raw, median_seconds=call_seconds(raw))
 
     def recording(self, head: Head) -> Recording:
         """All that is known of the configuration."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from builders import a_configuration, a_diagnosis, a_measurement, a_trial, recordings_of
+from builders import a_configuration, a_diagnosis, a_measurement, a_trial, as_observed, recordings_of
 from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.saved import from_json, to_json
@@ -50,7 +50,7 @@ def test_a_failure_costs_its_own_facts_only(
     assert trial.notes == ("a note",)
     assert [lack.reason for lack in trial.lacks] == [note]
     assert (trial.kernels is None) == ("kernels" in lost)
-    assert trial.measurement == a_recording().trial.measurement
+    assert as_observed(trial).measurement == a_recording().trial.measurement
     assert trial.kernels in (None, whole.kernels)
 
 
@@ -92,7 +92,7 @@ def test_one_recording_of_several_can_be_examined_alone() -> None:
     )
     recordings = recordings_of(whole)
     diagnosis = diagnosis_of(recordings)
-    assert diagnosis.trials == tuple(recording.trial for recording in recordings)
+    assert [as_observed(trial) for trial in diagnosis.trials] == [recording.trial for recording in recordings]
     assert diagnosis.comparison is not None
     assert [(ratio.name, ratio.median) for ratio in diagnosis.comparison.ratios] == [("eager", 0.5)]
     assert diagnosis.recommendation is not None

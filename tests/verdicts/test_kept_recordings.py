@@ -31,7 +31,7 @@ def test_a_recording_is_examined_the_same_twice() -> None:
     for recording in recordings:
         assert recording.trial.status in ("ok", "same_as"), (recording.head.subject.name, recording.trial.failure)
         facts = examine(recording)
-        assert facts.notes == ()
+        assert facts.lacks == ()
         assert facts == examine(recording), (recording.head.subject.name, recording.name)
 
 

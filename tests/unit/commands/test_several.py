@@ -103,7 +103,13 @@ def test_markdown_and_json_hold_those_that_failed_too(doctor: Doctor, capsys: py
     assert [len(one["trials"]) for one in shown[:2]] == [2, 2]
     assert shown[2] == {
         "target": "c.py",
-        "failure": {"kind": "SubjectError", "message": "cannot load c.py: no", "log": None, "location": None},
+        "failure": {
+            "kind": "SubjectError",
+            "message": "cannot load c.py: no",
+            "log": None,
+            "location": None,
+            "cause": None,
+        },
     }
 
 

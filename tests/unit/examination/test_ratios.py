@@ -12,7 +12,7 @@ from builders import a_measurement, a_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Comparison
 from layoutdoctor.examination.choice import (
     COVERAGE,
     call_seconds,
@@ -20,8 +20,8 @@ from layoutdoctor.examination.choice import (
     interval_over_starts,
     judge,
     ratio_of,
+    shown_seconds,
     speed_change,
-    with_shown_times,
 )
 
 Over = Callable[[Sequence[float]], tuple[float, float, float]]
@@ -116,13 +116,10 @@ def test_the_shown_time_times_the_ratio_is_the_baselines_time(base: float, round
     ratio = ratio_of("b", measured, a_measurement(*[one for _, one in rounds]))
     assert ratio is not None
 
-    default, other = with_shown_times(trials, "inductor", {"b": ratio})
+    shown = shown_seconds(trials, Comparison(baseline="inductor", ratios=(ratio,), fastest=()))
 
-    assert default.measurement is not None
-    assert other.measurement is not None
-    assert default.measurement.median_seconds == call_seconds(measured)
-    assert other.measurement.median_seconds * ratio.median == pytest.approx(call_seconds(measured))
-    assert other.measurement.round_seconds == tuple(one for _, one in rounds)
+    assert shown["inductor"] == call_seconds(measured)
+    assert shown["b"] * ratio.median == pytest.approx(call_seconds(measured))
 
 
 def test_a_call_takes_what_it_takes_while_the_machine_is_fast() -> None:

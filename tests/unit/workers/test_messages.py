@@ -7,10 +7,11 @@ import socket
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from builders import a_configuration, a_graph, a_subject, a_trial, an_environment
+from builders import a_configuration, a_graph, a_subject, a_trial, an_environment, as_observed
 from loops import for_each
 from recorded_builders import a_recording
 
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.examination.applying import Call
@@ -73,11 +74,11 @@ ANSWERS = [
     Loaded(subject=a_subject(), environment=an_environment(), parameter_ranks=(1, 4), call=Call("model(x)", {"x": 4})),
     Ran(notes=("a note",), may_convolve=False),
     Prepared(key="k"),
-    Compiled(trial=a_trial(kernels=None, graphs=(a_graph(),)), code="c", compile_seconds=2.0, proposals=(PROPOSAL,)),
-    Checked(trial=a_trial(kernels=None), proposals=(PROPOSAL,)),
+    Compiled(trial=as_observed(a_trial(graphs=(a_graph(),))), code="c", compile_seconds=2.0, proposals=(PROPOSAL,)),
+    Checked(trial=as_observed(a_trial()), proposals=(PROPOSAL,)),
     Ready(call_seconds=1e-3),
     Turned(seconds=(1e-3, 2e-3), cpu_seconds=0.5),
-    Profiled(iteration=a_recording().iterations[0], notes=("n",)),
+    Profiled(iteration=a_recording().iterations[0], lack=Lack(part="kernels", reason="r")),
     MeasuredMemory(peak_memory_bytes=7),
     Copied(bytes_per_second=None),
     Failed(failure=Failure(kind="run", message="RuntimeError: boom", log="one\ntwo"), proposals=(PROPOSAL,)),

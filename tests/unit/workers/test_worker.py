@@ -6,14 +6,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 from builders import a_configuration, a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, ScriptedProcess, a_worker
 from recorded_builders import a_recording
 
+from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.examination.choice import speed_change
 from layoutdoctor.workers.messages import (
     Check,
     Checked,
@@ -136,7 +135,7 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
 
 def test_three_iterations_are_profiled_once_and_five_of_what_was_started_again() -> None:
     iteration = a_recording().iterations[0]
-    process = Asked(Profiled(iteration=iteration, notes=("n",)))
+    process = Asked(Profiled(iteration=iteration))
     worker = compiled(Forking(process), trace_directory="/t")
     worker.open(None)
     worker.turn(1)
@@ -154,7 +153,6 @@ def test_three_iterations_are_profiled_once_and_five_of_what_was_started_again()
     assert worker.iterations == (iteration,) * 5
     assert recording.trial.measurement is not None
     assert recording.trial.measurement.peak_memory_bytes == 7
-    assert recording.trial.notes == ("n",)
 
 
 def test_without_kernels_the_times_stay() -> None:
@@ -167,27 +165,13 @@ def test_without_kernels_the_times_stay() -> None:
     take_profiles([worker])
 
     assert worker.is_ok
-    assert worker.trial.notes == ("the kernel list was not recorded: the process died of signal 11",)
+    reason = "the kernel list was not recorded: the process died of signal 11"
+    assert worker.trial.lacks == (Lack(part="kernels", reason=reason),)
     assert not worker.recording(HEAD).was_profiled
     assert worker.measurement is not None
     worker.end()
     worker.turn(1)
     assert len(worker.rounds) == 1
-
-
-def test_its_time_is_that_of_the_fast_rounds_of_all_processes() -> None:
-    worker = a_worker(script=[1.0, 1.1, 1.04])
-    assert worker.measurement is None
-    for _ in range(3):
-        worker.turn(1)
-    assert worker.measurement is not None
-    assert worker.measurement.median_seconds == 1.04
-
-    worker.starts = [(5.0, 6.0, 7.0), (1.05, 1.06)]  # the machine was slow for a while
-
-    assert worker.measurement.median_seconds == 1.05
-    assert worker.measurement.starts == ((5.0, 6.0, 7.0), (1.05, 1.06))
-    assert speed_change(worker.measurement) == pytest.approx(5.0 / 1.05)
 
 
 def test_what_times_kernels_to_choose_one_says_so() -> None:
