@@ -9,11 +9,8 @@ launcher forks each worker, which loads the subject for itself.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import gc
 import importlib
 import os
-import select
 import shutil
 import signal
 import sys
@@ -25,21 +22,18 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import msgspec
 
 from layoutdoctor.errors import LayoutDoctorError, UnsupportedTorchError, first_line, needs_torch
+from layoutdoctor.run.forking import fork, may_fork, print_into, serve_forks, show_stacks
 from layoutdoctor.workers.messages import (
     Begin,
     Channel,
     ClosedError,
-    Ended,
-    Fork,
     Load,
-    Opened,
     Refused,
-    channel_pair,
 )
-from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, die_with, kill_with_all_it_started, started_by
+from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, kill_with_all_it_started, started_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Order, Request
@@ -60,7 +54,7 @@ def main(words: Sequence[str]) -> NoReturn:
     sys.argv = [""]
     be_first_to_go()
     adopt_orphans()
-    _show_stacks(2)
+    show_stacks(2)
     channel = Channel(descriptor)
     try:
         _import_torch(directory)
@@ -107,7 +101,7 @@ def _prepare(channel: Channel) -> list[int]:
     try:
         order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
         limit = min(order.request.timeout_seconds or limit, limit)
-        forked.append(_fork(channel, order, _host))
+        forked.append(fork(channel, order, _host))
     except TimeoutError:
         pass
     except ClosedError:  # the parent has ended, or was killed
@@ -157,7 +151,7 @@ def _host(order: Order, channel: Channel) -> None:
     assert isinstance(order, Load)
     request = order.request
     if order.begin is not None:
-        _print_into(order.log)
+        print_into(order.log)
         try:
             subject = as_trained(_load(request), request)
         except LayoutDoctorError as error:
@@ -167,7 +161,7 @@ def _host(order: Order, channel: Channel) -> None:
         return
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the report's
-    _show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     try:
         subject, forks = _load(request), may_fork(request)
         loaded, subject = describe_loaded(subject, request)
@@ -206,114 +200,3 @@ def _load(request: Request) -> LoadedSubject:
     if request.lower_for is not None:
         launch_no_kernels(find_target(request.lower_for))
     return subject
-
-
-# ---------------------------------------------------------------------------------------------- forking
-def serve_forks(
-    channel: Channel,
-    serve: Callable[[Order, Channel], object],
-    before_fork: Callable[[], object] = lambda: None,
-    forked: Iterable[int] = (),
-) -> NoReturn:
-    """
-    Forks a process for each order that asks for one, and reports those that end.
-
-    Args:
-        serve: The work of a forked process, with a channel of its own.
-        before_fork: Called in this process before each fork.
-        forked: Processes that were forked before, whose ends are reported as well.
-
-    Raises:
-        ClosedError: The parent has closed its end.
-    """
-    gc.freeze()  # else each collection in a fork visits, and so copies, all objects of this process
-    ours = set(forked)
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    _report_ended(channel, ours)  # of what has ended before
-    while True:
-        ready, _, _ = select.select([channel.fileno(), readable], [], [])
-        if readable in ready:
-            os.read(readable, 4096)
-            _report_ended(channel, ours)
-        if channel.fileno() not in ready:
-            continue
-        order = cast("Order", channel.receive()[0])
-        before_fork()
-        ours.add(_fork(channel, order, serve, (readable, writable)))
-
-
-def _report_ended(channel: Channel, ours: set[int]) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if ended[0] in ours:
-                ours.discard(ended[0])
-                channel.send(Ended(pid=ended[0], returncode=os.waitstatus_to_exitcode(ended[1])))
-
-
-def _fork(
-    channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
-) -> int:
-    """
-    A process that carries out an order with a channel of its own, whose other end goes to the parent.
-
-    Args:
-        channel: To the parent; closed in the new process, as are the descriptors.
-    """
-    ours, theirs = channel_pair()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    parent, pid = os.getpid(), os.fork()
-    if pid:
-        ours.close()
-        channel.send(Opened(pid=pid), theirs.fileno())
-        theirs.close()
-        return pid
-    try:
-        theirs.close()
-        channel.close()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        die_with(parent)
-        os.setpgid(0, 0)
-        if isinstance(order, (Begin, Fork)):
-            _print_into(order.log)
-        ours.adopt()
-        serve(order, ours)
-    except ClosedError:
-        pass
-    except BaseException:  # a fault of ours, with its traceback in the log
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-    os._exit(0)
-
-
-def _print_into(log: str) -> None:
-    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(number, 1)
-    os.dup2(number, 2)
-    os.close(number)
-    _show_stacks(2)
-
-
-def _show_stacks(descriptor: int) -> None:
-    """Has Python write its stacks there if the process crashes, and when SIGUSR2 asks what it is doing."""
-    faulthandler.enable(descriptor, all_threads=True)
-    faulthandler.register(signal.SIGUSR2, descriptor, all_threads=True)
-
-
-def may_fork(request: Request | None = None) -> bool:
-    """Whether this process can be forked, which has loaded its subject: it uses no CUDA and has no other threads."""
-    import torch
-
-    on_cpu = request is None or (request.device or "cpu").partition(":")[0] == "cpu"
-    threads = Path("/proc/self/task")  # where there is none, the system does not say which threads there are
-    return on_cpu and not torch.cuda.is_initialized() and threads.is_dir() and len(list(threads.iterdir())) == 1

@@ -18,7 +18,7 @@ from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.measure.timing import kind_of
-from layoutdoctor.run.launcher import may_fork, serve_forks
+from layoutdoctor.run.forking import may_fork, serve_forks
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first, run_without_values
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
