@@ -40,6 +40,7 @@ LINES = (
     ("layoutdoctor.privacy",),
     ("layoutdoctor.words",),
     ("layoutdoctor.diagnosis",),
+    ("layoutdoctor.files",),
     ("layoutdoctor.units",),
     ("layoutdoctor.errors", "layoutdoctor._version"),
 )

@@ -29,8 +29,8 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config, triton_version
 from layoutdoctor.capture.retarget_device import cudnn_formats, decomposed_as_on_a_gpu, pretended_device
-from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import first_line
+from layoutdoctor.files.scratch import private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

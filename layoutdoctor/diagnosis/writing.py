@@ -13,23 +13,17 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import stat
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from layoutdoctor.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedReader
-    from pathlib import PurePath
+    from pathlib import Path, PurePath
     from typing import BinaryIO
 
 _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")
 _LONGEST_FILE_NAME = 120
-_SCRATCH_PREFIX = "layoutdoctor-"
 
 TRACE_SUFFIX = ".json.gz"
 
@@ -131,26 +125,3 @@ def file_name_of(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{plain.lstrip('.') or 'file'}-{digest}"
-
-
-def private_directory() -> tempfile.TemporaryDirectory[str]:
-    """
-    A directory for the files of one run; those of runs that were killed are removed.
-
-    Raises:
-        TransportError: There is no room for one.
-    """
-    import psutil  # late: most of what reads and writes files makes no folder
-
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}[0-9]*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-            if is_ours and not psutil.pid_exists(int(path.name.split("-")[1])):
-                shutil.rmtree(path, ignore_errors=True)
-    try:
-        return tempfile.TemporaryDirectory(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise TransportError(
-            f"cannot make a folder for temporary files in {tempfile.gettempdir()!r}: {error.strerror or error}; "
-            "set TMPDIR to a folder with room"
-        ) from error

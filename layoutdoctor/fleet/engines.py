@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.fleet.examining import examine_source, failed
 from layoutdoctor.fleet.sources import Source
 

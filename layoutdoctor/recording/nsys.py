@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import TraceError
+from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.recording.recording import (
     NONE,
     OperationArguments,

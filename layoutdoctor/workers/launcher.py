@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from layoutdoctor import errors
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import private_directory
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
+from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.workers.messages import (
     Begin,
     Channel,

@@ -1,0 +1,1 @@
+"""Files: folders for scratch, safe replacing, what may be read."""
