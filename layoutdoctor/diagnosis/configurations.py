@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from layoutdoctor.diagnosis.subject import FormatChoice, LayoutOptimization, Mode, OptionValue
 
@@ -91,6 +93,9 @@ def choose_configurations(
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
+        refused = next((item for item in configuration.inductor_options.items() if not may_be_set(*item)), None)
+        if refused is not None:
+            raise UsageError(f"cannot use {configuration.name!r} with {dict([refused])!r}: expected {EXPECTED}")
         known = chosen.setdefault(configuration.name, configuration)
         if known != configuration:
             raise UsageError(
@@ -113,6 +118,8 @@ def what_follows(choice: object) -> Following:
 
 COMPILE_ARGUMENTS = ("mode", "dynamic", "fullgraph")
 """Of ``torch.compile``, beside ``options``."""
+CUDNN_BENCHMARK = "cudnn.benchmark"
+LIBRARY_SWITCHES = (CUDNN_BENCHMARK,)
 
 
 def read_compile_arguments(text: str) -> dict[str, Any]:
@@ -147,6 +154,8 @@ def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: One cannot be kept while layouts change.
     """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"cannot compile with {given!r}: expected arguments of torch.compile by name")
     kept = {name: value for name, value in given.items() if (name, value) != ("backend", "inductor")}
     wrong = [name for name in kept if name not in (*COMPILE_ARGUMENTS, "options")]
     if wrong:
@@ -154,9 +163,15 @@ def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
             f"cannot compile with {wrong[0]}={kept[wrong[0]]!r}: expected {', '.join(COMPILE_ARGUMENTS)} or options of "
             "the backend inductor, whose layouts are diagnosed"
         )
-    for name, value in {**kept, **kept.get("options", {})}.items():
+    options = {} if kept.get("options") is None else kept["options"]
+    if not isinstance(options, Mapping):
+        raise UsageError(f"cannot compile with options={options!r}: expected options by name, such as max_autotune")
+    for name, value in {**kept, **options}.items():
         if name != "options" and not is_constant(value):
             raise UsageError(f"cannot compile with {name}={value!r}: expected a number, a string, True, False or None")
+    refused = next((item for item in options.items() if not may_be_set(*item)), None)
+    if refused is not None:
+        raise UsageError(f"cannot compile with options={dict([refused])!r}: expected {EXPECTED}")
     return {name: value for name, value in kept.items() if value is not None}
 
 

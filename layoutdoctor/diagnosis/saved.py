@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
+from layoutdoctor.diagnosis.configurations import COMPILE_ARGUMENTS, LIBRARY_SWITCHES
 from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
 from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import RecordError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.record import Record
+    from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import Observed, Trial
 
 DEFAULT_MOST_BYTES = 8 << 30
@@ -113,8 +116,23 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
         yield from problems_in_trial(f"$.trials[{number}]", trial)
 
 
-def problems_in_graphs(place: str, trial: Observed) -> Iterator[str]:
-    """Contradictions within the graphs of the trial that is at that place of a file."""
+def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]:
+    """What a configuration that is applied to the reader's own model may not hold."""
+    for name, value in configuration.inductor_options.items():
+        if not may_be_set(name, value):
+            yield f"{place}.inductor_options sets {_shown(name)} to {_shown(str(value))}, expected {EXPECTED}"
+    for part, names, expected in (
+        ("compile_arguments", configuration.compile_arguments, COMPILE_ARGUMENTS),
+        ("library_switches", configuration.library_switches, LIBRARY_SWITCHES),
+    ):
+        for name in names:
+            if name not in expected:
+                yield f"{place}.{part} has {_shown(name)}, expected none but {', '.join(expected)}"
+
+
+def problems_as_observed(place: str, trial: Observed) -> Iterator[str]:
+    """Contradictions within what was observed of the trial at that place of a file, and what it may not hold."""
+    yield from _in_configuration(f"{place}.configuration", trial.configuration)
     yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
         yield from _in_graph(f"{place}.graphs[{number}]", graph)
@@ -122,7 +140,7 @@ def problems_in_graphs(place: str, trial: Observed) -> Iterator[str]:
 
 def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
     """Contradictions within the trial that is at that place of a file."""
-    yield from problems_in_graphs(place, trial)
+    yield from problems_as_observed(place, trial)
     listed = trial.kernels.conversions if trial.kernels is not None else ()
     ids = [one.id for part in (listed, *(graph.conversions for graph in trial.graphs)) for one in part]
     yield from _repeated(f"{place}, conversions: id", ids)

@@ -18,7 +18,7 @@ from layoutdoctor.diagnosis.saved import (
     DEFAULT_MOST_SAVED_BYTES,
     GZIP_MAGIC,
     UNREADABLE,
-    problems_in_graphs,
+    problems_as_observed,
     read_saved,
     reason_of,
     unpack,
@@ -154,7 +154,7 @@ def _problems(recording: Recording) -> Iterator[str]:
         yield f"$.head.configurations does not name {recording.name!r}, which was recorded"
     for number, iteration in enumerate(recording.iterations):
         yield from _problems_of_events(f"$.iterations[{number}].events", iteration.events)
-    yield from problems_in_graphs("$.trial", recording.trial)
+    yield from problems_as_observed("$.trial", recording.trial)
 
 
 def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
+    CUDNN_BENCHMARK,
     DEFAULT_CONFIGURATIONS,
     FORCED,
     STATIC_SIZES,
@@ -24,7 +25,6 @@ from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 from layoutdoctor.workers.turns import take_profiles
-from layoutdoctor.workers.worker import CUDNN_BENCHMARK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
+from layoutdoctor.diagnosis.compile_options import may_be_set
 from layoutdoctor.diagnosis.configurations import find_target, is_constant
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
@@ -62,7 +63,8 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
     given = request.compile_arguments
     if given is None:
         given, left_out = _constants_of(subject.compile_arguments)
-        notes = tuple(f"the model was compiled with option {name}, which is left out: no constant" for name in left_out)
+        why = "which is left out: it does more than choose how code is generated"
+        notes = tuple(f"the model was compiled with option {name}, {why}" for name in left_out)
         subject = replace(subject, notes=(*subject.notes, *notes))
     else:
         have_torch_check(given)
@@ -109,9 +111,9 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
 
 
 def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Arguments of torch.compile that a record can hold, and the names of its options that it cannot."""
+    """Arguments of torch.compile that a record may hold, and the names of its options that it may not."""
     options = given.get("options", {})
-    kept = {name: value for name, value in options.items() if is_constant(value)}
+    kept = {name: value for name, value in options.items() if is_constant(value) and may_be_set(name, value)}
     others = {name: value for name, value in given.items() if name != "options"}
     return {**others, **({"options": kept} if kept else {})}, [name for name in options if name not in kept]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis.configurations import CUDNN_BENCHMARK
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.trial import Failure, Observed, Rounds
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
@@ -48,7 +49,6 @@ FREEZING_REASON = (
     "freezing folds the weights into the CPU's own convolutions before a graph is lowered; "
     "diagnose it on a machine with the GPU"
 )
-CUDNN_BENCHMARK = "cudnn.benchmark"
 OPTIONS_ARE_THE_SAME = "the same options and formats are in effect"
 CODE_IS_THE_SAME = "the generated code is the same"
 

@@ -36,6 +36,23 @@ def refusal(data: bytes) -> str:
     return str(caught.value).removeprefix("cannot read 'd.json': ")
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("inductor_options", "cpp.cxx", "/tmp/program"),
+        ("inductor_options", "trace.enabled", True),
+        ("inductor_options", "epilogue_fusion", "x; y"),
+        ("compile_arguments", "backend", "theirs"),
+        ("library_switches", "cudnn.__class__", True),
+    ],
+)
+def test_a_file_sets_no_more_than_how_code_is_generated(part: str, name: str, value: object) -> None:
+    saved = json.loads(GOOD)
+    saved["trials"][1]["configuration"][part] = {name: value}
+
+    assert refusal(json.dumps(saved).encode()).startswith(f"$.trials[1].configuration.{part} ")
+
+
 @for_each(
     ("data", "message"),
     [

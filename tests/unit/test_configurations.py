@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from builders import a_configuration
 
+from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.diagnosis.compile_options import MAY_BE_SET
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
     BUILTIN_CONFIGURATIONS,
     DEFAULT_CONFIGURATIONS,
     by_aot_inductor,
+    check_compile_arguments,
     check_package,
     choose_configurations,
     compiled_with,
@@ -58,7 +61,7 @@ def test_names_and_ones_own_come_in_the_order_asked_for_and_once() -> None:
 
 def test_one_name_for_two_and_an_unknown_name_are_errors() -> None:
     with pytest.raises(UsageError, match="two different configurations under the name 'eager'"):
-        choose_configurations(["eager", a_configuration("eager", inductor_options={"x": 1})])
+        choose_configurations(["eager", a_configuration("eager", inductor_options={"max_autotune": True})])
 
     with pytest.raises(UsageError, match="'nhwc': expected one of eager, eager-channels-last"):
         choose_configurations("nhwc")
@@ -134,3 +137,38 @@ def test_an_argument_that_cannot_be_kept_is_refused(text: str) -> None:
 def test_an_option_whose_value_is_no_constant_is_refused() -> None:
     with pytest.raises(UsageError, match="expected a number, a string, True, False or None"):
         read_compile_arguments('options={"a": [1]}')
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpp.cxx", "/tmp/program"),
+        ("cpp.gxx", "g++"),
+        ("cpp.march", "native -fplugin=x"),
+        ("cuda.cuda_cxx", "/tmp/nvcc"),
+        ("trace.enabled", True),
+        ("fx_graph_remote_cache", True),
+        ("post_grad_custom_pre_pass", None),
+        ("max_autotune_gemm_backends", "ATEN -x"),
+    ],
+)
+def test_an_option_that_does_more_than_choose_code_is_refused(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match="expected options of Inductor that only choose how code is generated"):
+        check_compile_arguments({"options": {name: value}})
+    with pytest.raises(UsageError, match="cannot use 'own' with"):
+        choose_configurations(a_configuration("own", inductor_options={name: value}))
+
+
+def test_options_are_what_torch_takes_for_them() -> None:
+    assert check_compile_arguments({"options": None, "mode": "default"}) == {"mode": "default"}
+    for options in (5, [1], "x"):
+        with pytest.raises(UsageError, match="expected options by name"):
+            check_compile_arguments({"options": options})
+    with pytest.raises(UsageError, match=r"expected arguments of torch\.compile by name"):
+        check_compile_arguments(cast("Any", 5))
+
+
+def test_every_option_that_may_be_set_is_one_of_inductors() -> None:
+    known = set(inductor_config().get_config_copy())
+
+    assert {name for name in MAY_BE_SET if name not in known} <= {"use_mixed_mm"}
