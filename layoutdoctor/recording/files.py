@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import zlib
@@ -90,3 +91,14 @@ class TraceFile:
             raise TraceError(f"{cannot}: there is no such file; check the path") from error
         except OSError as error:
             raise TraceError(f"{cannot}: {error.strerror or error}; name a file that can be read") from error
+
+    def text_lines(self, encoding: str) -> Iterator[str]:
+        """The lines of a text without their ends, which may be those of Windows; raises as ``pieces`` does."""
+        decoder, parts = codecs.getincrementaldecoder(encoding)("replace"), list[str]()
+        for piece in self.pieces():
+            first, *others = decoder.decode(piece).split("\n")
+            parts.append(first)
+            for line in others:
+                yield "".join(parts).rstrip("\r")
+                parts = [line]
+        yield "".join(parts).rstrip("\r")

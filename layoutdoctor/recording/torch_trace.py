@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +28,7 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
 from layoutdoctor.recording.generated_code import GeneratedCode, layout_in, names_in
 from layoutdoctor.recording.recording import Problem
+from layoutdoctor.recording.table import text_encoding
 from layoutdoctor.recording.weights import SAME, behind, placeholder_kinds, weight_of
 from layoutdoctor.words import DTYPES, described
 
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.recording.files import TraceFile
 
-RECORD = re.compile(r"^(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ .*?\] (\{.*)((?:\n\t.*)*)", re.MULTILINE)
+RECORD = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ [^{\n]*\] (\{.*)")
+"""The line that begins a record."""
 _GRAPH, _CODE, _TRACED = "inductor_post_grad_graph", "inductor_output_code", "dynamo_output_graph"
 _WANTED = frozenset(
     f"{_GRAPH} {_CODE} {_TRACED} torch_version describe_source aot_forward_graph_fw_metadata fx_graph_runnable "
@@ -65,17 +68,37 @@ class TorchTrace:
 
 def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]]:
     """Names, objects and payloads of the records wanted; the payload is None if the log ends within it."""
-    for found in RECORD.finditer(b"".join(file.pieces()).decode("utf-8", "replace")):
-        try:
-            record = msgspec.json.decode(found[1], type=dict[str, Any])
-        except UNREADABLE:
+    encoding = text_encoding(file.head())
+    record: dict[str, Any] | None = None
+    payload: list[str] = []
+    for line in chain(file.text_lines(encoding), [""]):  # the last one ends the last record
+        if line.startswith("\t"):
+            if record is not None:
+                payload.append(line[1:])
             continue
-        artifact = record.get("artifact")
-        names = [str(artifact.get("name"))] if isinstance(artifact, dict) else list(record)
-        for name in _WANTED.intersection(names):
-            payload, known = found[2].replace("\n\t", "\n")[1:], record.get("has_payload")
-            is_whole = known is None or hashlib.md5(payload.encode(), usedforsecurity=False).hexdigest() == known
-            yield name, record, payload if is_whole else None
+        if record is not None:
+            text, known = "\n".join(payload), record.get("has_payload")
+            is_whole = known is None or hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() == known
+            for name in _wanted_names(record):
+                yield name, record, text if is_whole else None
+        record, payload = _wanted_record(line), []
+
+
+def _wanted_record(line: str) -> dict[str, Any] | None:
+    """The object of a line that begins a record, if something of it is wanted."""
+    found = RECORD.match(line.removeprefix("\ufeff"))
+    if found is None:
+        return None
+    try:
+        record = msgspec.json.decode(found[1], type=dict[str, Any])
+    except UNREADABLE:
+        return None
+    return record if _wanted_names(record) else None
+
+
+def _wanted_names(record: Mapping[str, Any]) -> frozenset[str]:
+    artifact = record.get("artifact")
+    return _WANTED.intersection([str(artifact.get("name"))] if isinstance(artifact, dict) else record)
 
 
 def read_torch_trace(file: TraceFile) -> TorchTrace:
@@ -105,6 +128,8 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             except Exception as error:  # a graph of a form that nobody here has seen costs only itself
                 what = f"nothing of it could be read: {first_line(error)}"
                 trace.graphs.append(Graph(name=graph, direction="inference", decision=None, hook_failure=what))
+        elif name == "fx_graph_runnable":
+            of_compile[name] = "\n".join(found[0] for found in _CONFIG.finditer(payload or ""))
         else:
             of_compile[name] = payload
     for left in seen.values():
@@ -133,28 +158,30 @@ class _Line:
 
 
 _ANNOTATED = re.compile(r"(\w+)(\[[^\]]*\])(\[[^\]]*\])?(\w*)")
-_FILE = re.compile(r"\s*# File: (.*):(\d+)(?: in .*?)?, code: (.*)")
+_FILE, _SAYS_CODE = "# File: ", ", code: "
+_FILE_AND_LINE = re.compile(r"(.+):(\d+)")
 _OF_TORCH = re.compile(r"/torch/(?:_\w+|nn|functional|utils|fx|autograd|amp|ao|optim|distributed|overrides)\b|^<")
 
 
 def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
     """The nodes of a graph in torch's own readable text, and those it returns."""
-    text = re.split(r"\n\s*class ", text.lstrip())[0]  # sub-graphs follow
+    text = re.split(r"\n[ \t]*class ", text.lstrip())[0]  # sub-graphs follow
     head, _, body = text.partition("):\n        ")
-    given = re.findall(r"\w+\s*:\s*\"[^\"]*\"", head.partition("forward(")[2])
+    given = re.findall(r"\b\w+ ?: ?\"[^\"]*\"", head.partition("forward(")[2])
     found: dict[str, _Line] = {}
     place: dict[str, Any] = {}
     returned: tuple[str | None, ...] = ()
-    for line in (*given, *body.split("\n")):
-        if of_file := _FILE.match(line):
-            is_users = _OF_TORCH.search(of_file[1]) is None
-            location = SourceLocation(file=of_file[1], line=int(of_file[2]), code=of_file[3].strip() or None)
+    for line in (*given, *filter(None, map(str.strip, body.split("\n")))):
+        if location := _location_in(line):
+            is_users = _OF_TORCH.search(location.file) is None
             place = {"location": location if is_users else None, "is_called_directly": is_users}
         elif "No stacktrace" in line:
             place = {}
+        if line.startswith("#"):
+            continue
         try:
-            statements = ast.parse(line.strip()).body
-        except SyntaxError:
+            statements = ast.parse(line).body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
             continue
         match statements[:1]:
             case [ast.Return(value=ast.Tuple(elts=parts) | ast.List(elts=parts))]:
@@ -166,6 +193,17 @@ def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
             case _:
                 pass
     return list(found.values()), returned
+
+
+def _location_in(line: str) -> SourceLocation | None:
+    """The user's line in a comment such as ``# File: /x.py:3 in forward, code: return self.b(x)``."""
+    where, said, code = line.removeprefix(_FILE).partition(_SAYS_CODE)
+    if not said or not line.startswith(_FILE):
+        return None
+    for place in (where.rpartition(" in ")[0], where):
+        if found := _FILE_AND_LINE.fullmatch(place):
+            return SourceLocation(file=found[1], line=int(found[2][-9:]), code=code.strip() or None)
+    return None
 
 
 def _line(name: str, note: str, value: ast.expr | None, known: Mapping[str, _Line], place: Mapping[str, Any]) -> _Line:
@@ -360,7 +398,7 @@ def _graph(
     nodes = tuple(line.node for line in lines)
     visible: set[str | None] | None = set(code.returned) if direction == "inference" else None
     if direction == "forward" and (metadata := of_compile.get("aot_forward_graph_fw_metadata")) is not None:
-        changed = re.search(r"mutated_inp_runtime_indices=\[([^\]]*)\]", metadata)
+        changed = re.search(r"mutated_inp_runtime_indices=\[([\d, ]*)\]", metadata)
         first = len(re.findall(r"\d+", changed[1])) if changed else 0
         visible = set(code.returned[first : first + metadata.count("OutputAliasInfo(")])
     flow = _Flow(nodes, returned, code)
