@@ -167,17 +167,18 @@ class _Recorder:
         self.problems: list[SubjectError] = []
         self._kinds: dict[object, RecordedInputs] = {}
         self._most = -1
-        self._here = threading.local()
+        self._here, self._lock = threading.local(), threading.Lock()
 
     def keep(self, called: nn.Module, inputs: Inputs, go_on: Callable[[], Any]) -> Any:
         """Looks at a call, and carries it out."""
         if getattr(called, "_orig_mod", called) is not self._module or getattr(self._here, "is_inside", False):
             return go_on()
-        self.recorded.call_count += 1
-        try:
-            self._look_at(*inputs)
-        except Exception as error:  # nothing of this may end the caller's program
-            self.problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
+        with self._lock:
+            self.recorded.call_count += 1
+            try:
+                self._look_at(*inputs)
+            except Exception as error:  # nothing of this may end the caller's program
+                self.problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
         self._here.is_inside = True  # a compiled module calls the one inside
         try:
             return go_on()
@@ -196,7 +197,7 @@ class _Recorder:
             if self._call == "each":
                 self._kinds[shapes] = replace(found, call_count=1)
             if self._call != "each" or size > self._most:
-                vars(self.recorded).update(vars(found))
+                vars(self.recorded).update({**vars(found), "call_count": number})
                 self._most = size
             self.recorded.kinds = list(self._kinds.values())
 

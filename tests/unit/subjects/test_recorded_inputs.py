@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import torch
@@ -249,3 +250,37 @@ def test_blocks_that_end_in_any_order_leave_nothing_behind() -> None:
     compiled: list[Any] = []
     torch.compile(torch.relu, backend=lambda graph, _: compiled.append(graph) or graph.forward)(torch.ones(2))
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("call", ["largest", "each"])
+def test_calls_of_many_threads_at_once_are_all_counted(call: Literal[largest, each]) -> None:
+    module, count = nn.Linear(4, 4), 16
+    begin = threading.Barrier(count)
+
+    def run(size: int) -> None:
+        begin.wait()
+        for rows in range(1, 20):
+            module(torch.ones(rows * size, 4))
+
+    with record_inputs(module, call=call) as seen:
+        threads = [threading.Thread(target=run, args=(1 + number % 2,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert seen.call_count == 19 * count
+    if call == "each":
+        assert sum(kind.call_count for kind in seen.kinds) == 19 * count
+
+
+def test_calls_that_asyncio_hands_to_threads_are_all_counted() -> None:
+    module, x = nn.Conv2d(3, 8, 3), torch.randn(1, 3, 16, 16)
+
+    async def go() -> None:
+        await asyncio.gather(*[asyncio.to_thread(module, x) for _ in range(8)])
+
+    with record_inputs(module) as seen:
+        asyncio.run(go())
+
+    assert seen.call_count == 8
