@@ -13,6 +13,7 @@ Mode = Literal["inference", "training", "trace"]
 Backend = Literal["eager", "inductor", "recorded"]
 LayoutOptimization = Literal["default", "on", "off", "forced"]
 FormatChoice = Literal["preserve", "contiguous", "channels_last"]
+InputUse = Literal["images", "frames", "other"]
 OptionValue = bool | Integer | float | str | None
 
 
@@ -61,7 +62,9 @@ class Configuration(Record, frozen=True, kw_only=True):
         backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
         layout_optimization: ``default`` leaves torch's own default; None for eager.
         model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
-        input_format: Memory format given to the example inputs, by rank.
+        input_format: Memory format given to the example inputs that are read as images, by rank.
+        input_uses: What each tensor of the example input is read as: ``images``; ``frames`` if it is a clip
+            ``[B, T, C, H, W]`` whose frames are read as images; or ``other``. Empty if not known: by rank.
         compile_arguments: Arguments of ``torch.compile`` beside its options: ``mode``, ``dynamic``, ``fullgraph``.
         inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
         cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
@@ -77,6 +80,7 @@ class Configuration(Record, frozen=True, kw_only=True):
     layout_optimization: LayoutOptimization | None = None
     model_format: FormatChoice | None = "preserve"
     input_format: FormatChoice | None = "preserve"
+    input_uses: tuple[InputUse, ...] = ()
     compile_arguments: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     inductor_options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     cures: tuple[Cure, ...] = ()

@@ -20,12 +20,14 @@ class Call(NamedTuple):
         ranks: Number of dimensions of each tensor that can be assigned to, by its name: ``x``, ``batch['image']``.
         unassignable: Arguments with 4-D or 5-D tensors in a container that cannot be assigned to, such as a tuple.
         has_modes: False if ``model.eval()`` raises, as that of an exported program does.
+        places: Index among all tensors of each of those in ``ranks``; empty if these are all.
     """
 
     text: str
     ranks: Mapping[str, int]
     unassignable: tuple[str, ...] = ()
     has_modes: bool = True
+    places: tuple[int, ...] = ()
 
 
 def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call) -> str:
@@ -42,7 +44,7 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
     lines += [f"torch.backends.{name} = {value}" for name, value in configuration.library_switches.items()]
     lines += _compile_lines(configuration, has_modes=call.has_modes)
-    lines += _input_lines(configuration.input_format, call)
+    lines += _input_lines(configuration, call)
     if configuration.ahead_of_time:
         lines += _package_lines(configuration, call)
     elif configuration.freezes:
@@ -143,14 +145,21 @@ def _compile_lines(configuration: Configuration, *, has_modes: bool) -> list[str
     return [compiled]
 
 
-def _input_lines(choice: FormatChoice | None, call: Call) -> list[str]:
+def _input_lines(configuration: Configuration, call: Call) -> list[str]:
+    choice, uses = configuration.input_format, dict(enumerate(configuration.input_uses))
     if choice in (None, "preserve"):
         return []
     lines = []
-    for name, rank in call.ranks.items():
-        if rank in CHANNELS_LAST_BY_RANK:
-            new = f"to(memory_format=torch.{CHANNELS_LAST_BY_RANK[rank]})"
-            lines.append(f"{name} = {name}.{'contiguous()' if choice == 'contiguous' else new}")
+    for number, (name, rank) in enumerate(call.ranks.items()):
+        use = uses.get(call.places[number] if call.places else number, "images")
+        if rank not in CHANNELS_LAST_BY_RANK or use == "other":
+            continue
+        new = f"to(memory_format=torch.{CHANNELS_LAST_BY_RANK[rank]})"
+        if choice == "contiguous":
+            new = "contiguous()"
+        elif use == "frames":
+            new = f"flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, {name}.shape[:2])"
+        lines.append(f"{name} = {name}.{new}")
     return [*lines, *(f"# and every 4-D and 5-D tensor in {name}" for name in call.unassignable)]
 
 

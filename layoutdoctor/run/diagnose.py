@@ -202,7 +202,10 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
         watch.begin("loading the model")
         host = launcher.load(request)
     given = host.loaded.compile_arguments
-    tried = tuple(compiled_with(configuration, given) for configuration in request.configurations)
+    tried = tuple(
+        msgspec.structs.replace(compiled_with(configuration, given), input_uses=eager.input_uses)
+        for configuration in request.configurations
+    )
     if request.package is not None:
         tried = by_aot_inductor(tried, given)
     request = msgspec.structs.replace(request, configurations=tried)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +46,9 @@ FADED_NOTE = (
 )
 
 
+Watch = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 class FirstRun(NamedTuple):
     """Outputs and gradients of the first eager iteration by name, in main memory, and notes for the reader."""
 
@@ -53,15 +57,19 @@ class FirstRun(NamedTuple):
     notes: tuple[str, ...]
 
 
-def run_first(subject: LoadedSubject, mode: Mode) -> FirstRun:
+def run_first(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run) -> FirstRun:
     """
     One eager iteration, before anything else.
+
+    Args:
+        watch: Gets the model, and gives what is called in its place.
 
     Raises:
         SubjectError: The model raised; the error names the exception, the line in the user's file and the inputs.
     """
     with in_eager_mode(subject):
         step = _step(_fresh(subject), mode)
+        step.run = watch(step.run)
         results = step.results()
     floating = [output for output in results.outputs if output.is_floating_point() and output.numel()]
     faded = bool(floating) and all(bool((one.abs() < torch.finfo(one.dtype).tiny).all()) for one in floating)
@@ -69,11 +77,17 @@ def run_first(subject: LoadedSubject, mode: Mode) -> FirstRun:
     return FirstRun(tensors, results.output_layouts, (*step.notes_on_run(), *([FADED_NOTE] if faded else [])))
 
 
-def run_without_values(subject: LoadedSubject, mode: Mode) -> FirstRun | None:
-    """One eager iteration on fake tensors, which takes no time whatever the sizes; None if the model needs values."""
+def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run) -> FirstRun | None:
+    """
+    One eager iteration on fake tensors, which takes no time whatever the sizes; None if the model needs values.
+
+    Args:
+        watch: As for ``run_first``.
+    """
     fresh = _fresh(subject)
     with contextlib.suppress(Exception, SystemExit), fake_tensors():
         step = _step(fresh, mode)
+        step.run = watch(step.run)
         step.results()
         return FirstRun({}, (), step.notes_on_run())
     return None

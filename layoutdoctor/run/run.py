@@ -43,7 +43,7 @@ from layoutdoctor.workers.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.subject import Configuration, InputUse
     from layoutdoctor.run.watching import Watch
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher
@@ -65,6 +65,7 @@ class Eager:
     Attributes:
         reference: File of the reference; None if it could not be computed.
         may_convolve: False if all operations are ATen's own and none is a convolution.
+        input_uses: What each tensor of the example input is read as.
         room: How many processes like this one a GPU's memory holds; 0 if that is not known.
         host: The process, which does nothing else.
         head: The start of all recordings.
@@ -76,6 +77,7 @@ class Eager:
     def __init__(self, launcher: Launcher, request: Request) -> None:
         self.reference: str | None = launcher.file("reference")
         self.may_convolve, self.room = True, 0
+        self.input_uses: tuple[InputUse, ...] = ()
         self.host = launcher.load(request, self.reference)
         self._is_waited_for = False
         loaded = self.host.loaded
@@ -105,6 +107,7 @@ class Eager:
         except LostError as lost:
             raise SubjectError(f"cannot run {self.head.subject.name} in eager mode: {lost}") from lost
         self.may_convolve, self.room = ran.may_convolve, 0 if ran.room is None else ran.room + 1
+        self.input_uses = ran.input_uses
         self._note(ran.notes)
 
     def wait(self) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.diagnosis.compile_options import may_be_set
@@ -20,6 +19,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.run.forking import may_fork, serve_forks
+from layoutdoctor.run.operations import Operations
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first, run_without_values
 from layoutdoctor.run.trial import TrialWork
 from layoutdoctor.subjects.copies import device_of
@@ -190,54 +190,23 @@ def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, chann
     """
     torch.set_num_threads(_threads)
     mode = request.mode
+    operations = Operations()
     if request.lower_for is not None:
-        first = run_without_values(subject, mode) or run_first(subject, mode)
-        channel.send(Ran(notes=first.notes))
+        first = run_without_values(subject, mode, operations.watching) or run_first(subject, mode, operations.watching)
+        channel.send(Ran(notes=first.notes, input_uses=operations.uses))
         return
-    with _Operations() as operations:
-        first = run_first(subject, mode)
+    first = run_first(subject, mode, operations.watching)
     device = device_of(owned_module(subject), subject.args, subject.kwargs)
-    channel.send(Ran(notes=first.notes, may_convolve=operations.may_convolve, room=room_beside(device)))
+    seen = Ran(
+        notes=first.notes,
+        may_convolve=operations.may_convolve,
+        input_uses=operations.uses,
+        room=room_beside(device),
+    )
+    channel.send(seen)
     reference = compute_reference(subject, mode, first)
     reference.save(path)
     channel.send(Ran(notes=reference.notes))
-
-
-_IMAGE_RANK = 4
-_BY_LAYOUT = tuple(
-    "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
-)
-"""Operations that run other code by the memory format of an image."""
-
-
-class _Operations(TorchDispatchMode):
-    """
-    The operations that run, as far as layouts may matter to them.
-
-    Attributes:
-        may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one
-            that is none of ATen's own.
-    """
-
-    supports_higher_order_operators = True  # such as torch.cond: looked at like any other
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
-        return True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_convolve = False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the operation as it is."""
-        del types
-        namespace, _, name = str(function).partition(".")
-        rank = args[0].dim() if args and isinstance(args[0], torch.Tensor) else 0
-        on_images = rank >= _IMAGE_RANK and any(word in name for word in _BY_LAYOUT)
-        self.may_convolve |= namespace not in ("aten", "prim", "prims") or "conv" in name or on_images
-        return function(*args, **(kwargs or {}))
 
 
 class _Worker:

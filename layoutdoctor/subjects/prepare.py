@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
     from pathlib import Path
 
-    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, Mode, OptionValue
+    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, InputUse, Mode, OptionValue
     from layoutdoctor.subjects.subject import LoadedSubject
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
         apply_cures(module, configuration)
     elif configuration.model_format not in (None, "preserve"):
         notes.append(f"{configuration.model_format} was given to the inputs only: the function uses no module")
-    args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration.input_format)
+    args, kwargs = apply_input_format((subject.args, subject.kwargs), configuration)
     if configuration.dynamic is not None:
         mark_sizes(subject.model, input_tensors(args, kwargs), dynamic=configuration.dynamic)
     switches = configuration.library_switches
@@ -80,18 +80,31 @@ def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
     return changed
 
 
-def apply_input_format(inputs: T, choice: FormatChoice | None) -> T:
-    """Inputs in a memory format, by rank; what is no tensor, and a tensor that has the format already, is passed on."""
+def apply_input_format(inputs: T, configuration: Configuration) -> T:
+    """
+    Inputs in a configuration's memory format, as far as they are read as images.
+
+    What is no tensor, and a tensor that has the format already, is passed on.
+    """
+    uses = iter(configuration.input_uses)
 
     def convert(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        converted = in_format(leaf, choice)
+        converted = _in_format_for(leaf, configuration.input_format, next(uses, "images"))
         if converted is leaf or not leaf.is_leaf:
             return converted
         return with_dynamo_marks(converted.detach().requires_grad_(leaf.requires_grad), leaf)
 
     return pytree.tree_map(convert, inputs)
+
+
+def _in_format_for(tensor: torch.Tensor, choice: FormatChoice | None, use: InputUse) -> torch.Tensor:
+    if use == "other" or tensor.layout != torch.strided:
+        return tensor
+    if use == "images" or choice != "channels_last":
+        return in_format(tensor, choice)
+    return in_format(tensor.flatten(0, 1), choice).unflatten(0, tensor.shape[:2])
 
 
 def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
@@ -238,7 +251,7 @@ class ReadyModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy on the inputs in the configuration's memory format."""
-        args, kwargs = apply_input_format((args, kwargs), self.configuration.input_format)
+        args, kwargs = apply_input_format((args, kwargs), self.configuration)
         with switched(self.configuration.library_switches), global_settings(self.configuration):
             return self._compiled(*args, **kwargs)
 

@@ -246,21 +246,32 @@ def call_of(subject: LoadedSubject) -> Call:
     has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # exported: replaced by a method that raises
     ranks: dict[str, int] = {}
     unassignable: list[str] = []
+    places: list[int] = []
+    count = 0
 
     def word(name: str, value: Any) -> str:
         if value is None or isinstance(value, (bool, int, float)):
             return repr(value)
+        nonlocal count
         for path, leaf in pytree.tree_leaves_with_path(value):
             if isinstance(leaf, torch.Tensor):
+                count += 1
                 if not path or isinstance(value, (dict, list)):
                     ranks[f"{name}{pytree.keystr(path)}"] = leaf.dim()
+                    places.append(count - 1)
                 elif leaf.dim() in CHANNELS_LAST_BY_RANK and name not in unassignable:
                     unassignable.append(name)
         return name
 
     words = [word(name, value) for name, value in zip(_positional_names(subject), subject.args, strict=True)]
     words += [f"{name}={word(name, value)}" for name, value in subject.kwargs.items()]
-    return Call(f"model({', '.join(words)})", ranks, tuple(unassignable), has_modes)
+    return Call(
+        f"model({', '.join(words)})",
+        ranks,
+        tuple(unassignable),
+        has_modes,
+        tuple(places) if len(places) < count else (),
+    )
 
 
 def _positional_names(subject: LoadedSubject) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import PositiveSeconds
-from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, Mode, Subject
+from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, InputUse, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Observed
 from layoutdoctor.diagnosis.writing import file_name_of
 from layoutdoctor.examination.applying import Call
@@ -243,12 +243,14 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         may_convolve: False if all operations are ATen's own and none is a convolution.
+        input_uses: What each tensor of the example input is read as; empty if not known.
         room: After the first call, how many further processes like this one a GPU's memory holds; None on a CPU, or if
             it is not known.
     """
 
     notes: tuple[str, ...] = ()
     may_convolve: bool = True
+    input_uses: tuple[InputUse, ...] = ()
     room: int | None = None
 
 

@@ -1,0 +1,119 @@
+"""The operations of the first run in eager mode: whether layouts may matter, and what each input is read as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from layoutdoctor.subjects.copies import input_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from layoutdoctor.diagnosis.subject import InputUse
+
+_IMAGE_RANK = 4
+_CLIP_RANK = 5
+_BY_LAYOUT = tuple(
+    "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
+)
+"""Operations that run other code by the memory format of an image."""
+_REORDER = ("permute", "transpose", "movedim", "swapaxes", "as_strided")
+"""Operations after which a dimension has another meaning."""
+
+
+class Operations(TorchDispatchMode):
+    """
+    The operations that run, as far as layouts may matter to them.
+
+    Attributes:
+        may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one
+            that is none of ATen's own.
+    """
+
+    supports_higher_order_operators = True  # such as torch.cond: looked at like any other
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
+        return True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_convolve = False
+        self._uses: list[InputUse] = []
+        self._made_of: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def watching(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose operations are looked at."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            inputs = input_tensors(args, kwargs)
+            self._uses = ["other" for _ in inputs]
+            for number, tensor in enumerate(inputs):
+                if tensor.dim() >= _IMAGE_RANK:
+                    numbers, _ = self._made_of.get(tensor, ((), None))
+                    self._made_of[tensor] = ((*numbers, number), "images")
+            with self:
+                return run(*args, **kwargs)
+
+        return call
+
+    @property
+    def uses(self) -> tuple[InputUse, ...]:
+        """What each input is read as."""
+        return tuple(self._uses)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation as it is."""
+        del types
+        namespace, _, name = str(function).partition(".")
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        is_own = namespace in ("aten", "prim", "prims")
+        on_images = first is not None and first.dim() >= _IMAGE_RANK and any(word in name for word in _BY_LAYOUT)
+        reads_images = on_images or "conv" in name
+        self.may_convolve |= not is_own or reads_images
+        result = function(*args, **(kwargs or {}))
+        if not is_own:  # nobody knows what it reads
+            for tensor in pytree.tree_leaves((args, kwargs or {})):
+                self._read(tensor)
+        elif reads_images:
+            self._read(first)
+        elif not any(word in name for word in _REORDER):
+            self._follow(args, result)
+        return result
+
+    def _read(self, tensor: object) -> None:
+        """Notes that a tensor is read as an image."""
+        if isinstance(tensor, torch.Tensor) and tensor in self._made_of:
+            numbers, use = self._made_of[tensor]
+            for number in numbers:
+                if self._uses[number] != "images":
+                    self._uses[number] = use
+
+    def _follow(self, args: Any, result: Any) -> None:
+        """Notes the results that still are the images or frames of an input."""
+        given = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor) and leaf in self._made_of]
+        if not given:
+            return
+        for made in pytree.tree_leaves(result):
+            if not isinstance(made, torch.Tensor):
+                continue
+            for one in given:
+                numbers, use = self._made_of[one]
+                known, _ = self._made_of.get(made, ((), use)) if made is not one else ((), use)
+                if one.dim() == made.dim() and one.shape[0] == made.shape[0]:
+                    self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), use)
+                elif _are_frames(one, made):
+                    self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), "frames")
+
+
+def _are_frames(clip: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether these are the frames of a clip ``[B, T, C, H, W]``, all or one of each batch entry."""
+    if clip.dim() != _CLIP_RANK or made.dim() != _IMAGE_RANK or clip.shape[2:] != made.shape[1:]:
+        return False
+    return made.shape[0] in (clip.shape[0] * clip.shape[1], clip.shape[0])
