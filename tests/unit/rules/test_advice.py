@@ -35,7 +35,7 @@ from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.examination.choice import demands
 from layoutdoctor.rules import Rule, evidence, run_rules
 from layoutdoctor.rules.advice import Times, advised, other_cure, severity_of_loss, use_faster, use_instead
-from layoutdoctor.rules.formats import LD205
+from layoutdoctor.rules.ld205_input_format import LD205
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis

@@ -30,8 +30,9 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.library import LD108, LD110
-from layoutdoctor.rules.source import LD501
+from layoutdoctor.rules.ld108_strided_copy import LD108
+from layoutdoctor.rules.ld110_permuted_copy import LD110
+from layoutdoctor.rules.ld501_contiguous_call import LD501
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion

@@ -29,7 +29,13 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.rules.decisions import LD201, LD202, LD206, LD207, LD208, LD210, leaves_out_backward
+from layoutdoctor.rules.decisions import leaves_out_backward
+from layoutdoctor.rules.ld201_without_effect import LD201
+from layoutdoctor.rules.ld202_vetoed import LD202
+from layoutdoctor.rules.ld206_forward_backward import LD206
+from layoutdoctor.rules.ld207_vetoed_by_one import LD207
+from layoutdoctor.rules.ld208_dynamic_shapes import LD208
+from layoutdoctor.rules.ld210_conv1d import LD210
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -27,7 +27,8 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.formats import LD205, LD502
+from layoutdoctor.rules.ld205_input_format import LD205
+from layoutdoctor.rules.ld502_mixed_formats import LD502
 from layoutdoctor.rules.wording import BY_RANK
 
 if TYPE_CHECKING:

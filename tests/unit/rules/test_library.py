@@ -26,7 +26,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.rules.library import LD111
+from layoutdoctor.rules.ld111_library_conversion import LD111
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -20,7 +20,9 @@ from builders import (
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.outputs import LD209, LD402, LD505
+from layoutdoctor.rules.ld209_output_strides import LD209
+from layoutdoctor.rules.ld402_outputs_differ import LD402
+from layoutdoctor.rules.ld505_as_strided import LD505
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import FxNode, GraphDirection

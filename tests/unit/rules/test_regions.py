@@ -28,7 +28,9 @@ from builders import (
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.buffers import densified
-from layoutdoctor.rules.regions import LD104, LD105, LD212
+from layoutdoctor.rules.ld104_layout_breaker import LD104
+from layoutdoctor.rules.ld105_entry_exit import LD105
+from layoutdoctor.rules.ld212_graph_break import LD212
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -36,7 +36,8 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-from layoutdoctor.rules.round_trips import LD101, LD102
+from layoutdoctor.rules.ld101_round_trip import LD101
+from layoutdoctor.rules.ld102_repeated_conversion import LD102
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -33,8 +33,12 @@ from builders import (
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.differences import LD306, LD307
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
+from layoutdoctor.rules.ld302_batch_norm_input import LD302
+from layoutdoctor.rules.ld303_slower_convolution import LD303
+from layoutdoctor.rules.ld304_strided_reduction import LD304
+from layoutdoctor.rules.ld305_reference_kernel import LD305
+from layoutdoctor.rules.ld306_generated_kernel import LD306
+from layoutdoctor.rules.ld307_slower_operation import LD307
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -27,8 +27,13 @@ from builders import (
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.trial import GradientLayout, Trial
-from layoutdoctor.rules.decisions import LD201, LD210
-from layoutdoctor.rules.source import LD211, LD503, LD504, LD507, LD508
+from layoutdoctor.rules.ld201_without_effect import LD201
+from layoutdoctor.rules.ld210_conv1d import LD210
+from layoutdoctor.rules.ld211_parameter_strides import LD211
+from layoutdoctor.rules.ld503_flat_conv3d import LD503
+from layoutdoctor.rules.ld504_ambiguous_format import LD504
+from layoutdoctor.rules.ld507_refused_view import LD507
+from layoutdoctor.rules.ld508_matrix_product import LD508
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Convolution, FxNode

@@ -9,7 +9,7 @@ import torch
 from loops import for_each
 from torch import nn
 
-from layoutdoctor.rules.source import FOLDED
+from layoutdoctor.rules.ld503_flat_conv3d import FOLDED
 
 REVIEWED = Path(__file__).parents[2] / "golden" / "findings"
 LINES = tuple(

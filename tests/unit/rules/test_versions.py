@@ -27,7 +27,8 @@ from packaging.version import Version
 
 import layoutdoctor
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.versions import LD301, known_faults, parse_cudnn, parse_torch
+from layoutdoctor.rules.known_faults import KNOWN_FAULTS
+from layoutdoctor.rules.ld301_known_fault import LD301, parse_cudnn, parse_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,12 +169,12 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
         "bfloat16_convolution_in_fallback": [with_nodes(half, ran=fallback)],
         "half_precision_product_in_reference": [with_nodes(product, ran=reference)],
     }
-    for fault in known_faults():
+    for fault in KNOWN_FAULTS:
 
         def fired(torch: str, fault: Any = fault) -> bool:
             environment = an_environment(torch=f"{torch}+rocm6.4", cudnn=fault.first_cudnn, device_name="NVIDIA B200")
             subject = a_subject(device=fault.device or "cpu", mode="training")
-            diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
+            diagnosis = a_diagnosis(*trials[fault.look.__name__], environment=environment, subject=subject)
             return any(
                 fault.what in finding.message and fault.source in finding.evidence for finding in LD301.check(diagnosis)
             )
@@ -181,7 +182,7 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
         assert fired(fault.first_torch or "2.7.1"), fault.source
         assert fault.before_torch is None or not fired(fault.before_torch), fault.source
         assert fault.first_torch is None or not fired("2.3.1"), fault.source
-    assert trials.keys() == {fault.look for fault in known_faults()}
+    assert trials.keys() == {fault.look.__name__ for fault in KNOWN_FAULTS}
 
 
 def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None, name: str = "inductor") -> Trial:

@@ -29,7 +29,8 @@ from builders import (
 )
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.rules.weights import LD103, LD106
+from layoutdoctor.rules.ld103_weight_conversion import LD103
+from layoutdoctor.rules.ld106_cast_with_conversion import LD106
 from layoutdoctor.rules.wording import DIAGNOSE
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""LD108, LD110 and LD111: copies in eager code, and all conversions that a library makes around its convolutions."""
+"""LD111: all conversions that a library makes around its convolutions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.costs import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import is_call_out_of_channels_last
-from layoutdoctor.rules.round_trips import LD101, LD102
-from layoutdoctor.rules.weights import LD103
+from layoutdoctor.rules.ld101_round_trip import LD101
+from layoutdoctor.rules.ld102_repeated_conversion import LD102
+from layoutdoctor.rules.ld103_weight_conversion import LD103
 from layoutdoctor.units import format_seconds
 from layoutdoctor.words import (
     CONFIDENCE_WORDS,
@@ -37,72 +36,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
-
-
-# ------------------------------------------------------------------------------------------------ LD108 and LD110
-def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all eager copies of a trace that change the memory format."""
-    for trial in evidence.trace_trials(diagnosis):
-        owners = ("framework", "user")
-        copies = [c for c in conversions_of(trial) if c.owner in owners and not is_call_out_of_channels_last(c)]
-        if not copies:
-            return
-        # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
-        unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
-        count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
-        ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
-        names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
-        facts = (
-            f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
-            f"by {names}" if names is not None else None,
-            wording.on_dearest_shapes(copies),
-            wording.step_words(copies),
-            f"{asked} asked for by the model's own code" if asked else None,
-        )
-        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(copies))
-        again = "; record again with torch.profiler.profile(with_stack=True) for its line"
-        if any(conversion.location is not None for conversion in copies):
-            again = ", and record again"
-        yield LD108.finding(
-            trial.name,
-            joined((joined(facts, ", "), *costs)),
-            "keep one memory format from the input to the output: look there for a permute, a transpose or an "
-            f"operation that returns contiguous{again}",
-            severity=evidence.severity_of_cost(trial, unasked),
-            conversions=copies,
-        )
-
-
-LD108 = Rule("LD108", "strided-copy", strided_copies)
-
-_LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run
-
-
-def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
-    for trial in evidence.trace_trials(diagnosis):
-        copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
-        seconds, count = sum_of_known(c.seconds for c in copies), launch_count(copies)
-        permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
-        facts = joined((f"{count} {permutes} no memory format", wording.on_dearest_shapes(copies)), ", ")
-        if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
-            yield LD110.finding(
-                trial.name,
-                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(copies))),
-                "nothing about memory formats: no format saves them; where they feed attention, "
-                "scaled_dot_product_attention takes the permuted views as they are",
-                conversions=copies,
-            )
-
-
-def _is_permuting(conversion: Conversion) -> bool:
-    layouts = [one for one in (conversion.source, conversion.target) if one is not None and one.stride is not None]
-    orders = {stride_order(layout.shape, layout.stride or ()) for layout in layouts}
-    return conversion.direction == "none" and len(orders) == len(layouts) == 2 and None not in orders
-
-
-LD110 = Rule("LD110", "permuted-copy", permuted_copies)
-
 
 # Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
 # or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.
