@@ -1,4 +1,4 @@
-"""What the findings about an account of two configurations share: LD306 and LD307."""
+"""Rows of an account of two configurations, as LD306 and LD307 look at them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Inductor decided about the layouts of convolutions, and convolutions in words."""
+"""Inductor's decisions about the layouts of convolutions, and convolutions in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import (
-    Times,
-)
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.words import joined, line_words, shape_words
+from layoutdoctor.words import joined, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,19 +34,14 @@ def is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
 
 
 def convolution_words(convolution: Convolution) -> str:
-    """A convolution by name, with its known facts: ``"d2.0 (192 -> 64, 3x3; model.py:9, weight 64x192x3x3)"``."""
+    """A convolution by name, with its known facts: ``"d2.0 (192 -> 64, 3x3)"``, ``"stem (64x16x3x3, 4 groups)"``."""
     shape, groups = convolution.weight_shape, convolution.groups or 1
-    facts = [line_words(convolution.location)] if convolution.location is not None else []
-    channels = None
-    if shape is not None:
-        facts.append(f"weight {shape_words(shape)}")
-        if len(shape) > 2 and convolution.is_transposed is not None and isinstance(shape[1], int):
-            second = shape[1] * groups
-            given, made = (shape[0], second) if convolution.is_transposed else (second, shape[0])
-            channels = f"{given} -> {made}, {shape_words(shape[2:])}"
-    if groups != 1:
-        facts.append(f"{groups} groups")
-    known = joined((channels, ", ".join(facts)))
+    sizes = shape_words(shape) if shape is not None else None
+    if shape is not None and len(shape) > 2 and convolution.is_transposed is not None and isinstance(shape[1], int):
+        second = shape[1] * groups
+        given, made = (shape[0], second) if convolution.is_transposed else (second, shape[0])
+        sizes = f"{given} -> {made}, {shape_words(shape[2:])}"
+    known = joined((sizes, f"{groups} groups" if groups != 1 else None), ", ")
     name = convolution.module or convolution.node
     return f"{name} ({known})" if known else name
 

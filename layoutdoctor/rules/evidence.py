@@ -227,7 +227,7 @@ def is_convolution(node: FxNode) -> bool:
 
 
 def is_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
-    """The same for a node by its name; judged by the name if the node was not recorded."""
+    """Whether a node, known by its name, runs a convolution forward; judged by the name if it was not recorded."""
     return is_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
 

@@ -181,13 +181,13 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
         for _, node in _calls(diagnosis, _STRIDE_LOSING):
             words = (
                 f"output {change.number} is {layout_words(change.returned)} under {shown(change.trial.name)}, "
-                f"{layout_words(change.expected)} in eager, and the model has {base_name(node.target)}"
+                f"{layout_words(change.expected)} in eager, with {base_name(node.target)}"
             )
             yield Sighting(words, change.trial.name, node)
 
 
 LOST_STRIDES = Fault(
-    what="padding by reflection and nearest upsampling lose channels-last when they are decomposed",
+    what="decomposed padding by reflection and nearest upsampling lose channels-last",
     advice="use torch 2.13 or later, or convert the output where it is needed",
     source="pytorch #179442, #183770, #183771",
     read=date(2026, 11, 21),
@@ -221,7 +221,7 @@ _SCATTERS = frozenset(
 
 
 def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """The same in a model that adds into a tensor at indices."""
+    """A compiled configuration with wrong values, eager right, in a model that adds into a tensor at indices."""
     return _wrong_values_with(diagnosis, _SCATTERS)
 
 
@@ -245,7 +245,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
             eager = eager_of_same_formats(diagnosis, trial)
             if eager is not None and is_far_off(trial) and Times(diagnosis).computes_right(eager.name):
                 words = f"the outputs of {shown(trial.name)} differ, those of {shown(eager.name)} do not"
-                yield Sighting(f"{words}, and the model has {base_name(node.target)}", trial.name, node)
+                yield Sighting(f"{words}, with {base_name(node.target)}", trial.name, node)
 
 
 def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:

@@ -50,7 +50,7 @@ def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
         for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
             yield LD101.finding(
                 trial.name,
-                _trace_message(facts, pairs) if is_trace else _message(facts, pairs),
+                _message(facts, pairs),
                 _suggestion(Times(diagnosis), facts, pairs),
                 severity=_severity(Times(diagnosis), facts),
                 at=next(iter(places_of(pairs)), None),
@@ -74,9 +74,6 @@ class _Facts:
 
     def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
-
-    def are_of_library(self, pairs: Sequence[RedundantPair]) -> bool:
-        return {conversion.owner for conversion in self.of(pairs)} == {"library"}
 
     def way(self, pair: RedundantPair) -> str | None:
         """``"channels_last -> contiguous -> channels_last"``; by the first one's direction if no layout is known."""
@@ -104,18 +101,18 @@ class _Facts:
         there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
         formats = distinct(layout_words(conversion.source) for conversion in there)
         rest = [op_words(op) for op in pair.between if op != cat]
-        through = f", with {listing(rest)} between," if rest else ""
+        through = f" with {listing(rest)}" if rest else ""
         nodes = self.nodes.get(pair.graph or second.graph or "", {})
         readers = [*second.required_by, *([second.node] if second.node is not None else [])]
         is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
         joint = layout_words(second.source)
         return (
-            f"{1 + len(pair.also)} {' or '.join(formats)} branches are concatenated in {joint}{through} and converted "
-            f"back{' for the next convolution' if is_read else ''}"
+            f"concatenation of {1 + len(pair.also)} {' or '.join(formats)} branches in {joint}{through}, converted back"
+            f"{' for the next convolution' if is_read else ''}"
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Which way, and around what, the most frequent first; with their numbers if there are several."""
+        """Which way, and around what; of several kinds the two most frequent with their numbers."""
         ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
         counts = Counter(self.around(pair) for pair in pairs)
         if len(counts) == 1:
@@ -123,12 +120,7 @@ class _Facts:
         around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
         if len(counts) > _KINDS_NAMED:
             around.append(count_of(len(counts) - _KINDS_NAMED, "more kind"))
-        return joined((ways, ", ".join(around)), ": ")
-
-    def cost_words(self, pairs: Sequence[RedundantPair]) -> str:
-        own = wording.convolution_share_words(self.trial, _seconds(pairs), self.of(pairs))
-        time = wording.sum_words(self.trial, pairs, own, wording.estimate_words(pairs))
-        return joined((time, wording.moved_words(_bytes(pairs))), ", ")
+        return joined((ways, *around), ", ")
 
 
 def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
@@ -153,45 +145,31 @@ def _severity(times: Times, facts: _Facts) -> Severity:
     if evidence.is_trace(trial):
         # The order of kernels alone proves nothing.
         return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
-    if facts.are_of_library(pairs) and times.is_worth_it(trial, _is_clean):
+    if {c.owner for c in facts.of(pairs)} == {"library"} and times.is_worth_it(trial, _is_clean):
         return "note"
     return severity_of_loss(times, trial, evidence.share_of_kernels(trial, _seconds(pairs)), _is_clean)
 
 
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    conversions = facts.of(pairs)
+    trial, conversions = facts.trial, facts.of(pairs)
     returned = sum(conversion.cause == GIVES_STRIDES for conversion in conversions)
-    parts = (
-        "gradients of weights, which autograd copies back" if returned == len(pairs) else None,
-        facts.kind_words(pairs),
-        wording.on_shapes(pair.tensor_shape for pair in pairs),
-        facts.cost_words(pairs),
-        wording.owner_words(conversions),
-    )
-    return f"{count_of(len(pairs), 'round trip')}: {joined(parts, ', ')}"
-
-
-def _trace_message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    """How many with which proof, then the same; how many go through a group norm that converts by itself."""
-    counts: Counter[str] = Counter(pair.confidence or "graph" for pair in pairs)
-    proofs = [(counts[confidence], words) for confidence, words in PROOF_WORDS.items() if counts[confidence]]
+    cost = wording.sum_words(trial, pairs, wording.estimate_words(pairs)) or wording.moved_words(_bytes(pairs))
+    shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     total = count_of(len(pairs), "round trip")
-    several = listing(f"{count} {words}" for count, words in proofs)
-    norms = sum(map(_has_contiguous_norm, pairs))
-    which = "all of them go" if norms == len(pairs) else f"{norms} of them {'goes' if norms == 1 else 'go'}"
-    parts = (
-        f"{total} {proofs[0][1]}" if len(proofs) == 1 else f"{total}: {several}",
-        facts.kind_words(pairs),
-        wording.on_shapes(pair.tensor_shape for pair in pairs),
-        facts.cost_words(pairs),
-        wording.dearest_words(pairs),
-        f"{which} through a group norm, which runs contiguous only" if norms else None,
-    )
-    return joined(parts)
+    if evidence.is_trace(trial):
+        start = joined((f"{total} {_proof_words(pairs)}: {facts.kind_words(pairs)}", shapes), ", ")
+        return joined((start, cost))
+    gradients = "gradients of weights, which autograd copies back" if returned == len(pairs) else None
+    parts = (gradients, facts.kind_words(pairs), shapes, cost, wording.owner_words(conversions))
+    return f"{total}: {joined(parts, ', ')}"
 
 
-def _has_contiguous_norm(pair: RedundantPair) -> bool:
-    return any(name in CONTIGUOUS_NORMS for name in pair.between)
+def _proof_words(pairs: Sequence[RedundantPair]) -> str:
+    """The proof of some pairs; of several proofs the number of pairs that only the weakest one suggests."""
+    proofs = [pair.confidence or "graph" for pair in pairs]
+    weakest = [proof for proof in PROOF_WORDS if proof in proofs][-1]
+    words = PROOF_WORDS[weakest]
+    return words if len({*proofs}) == 1 else f"({proofs.count(weakest)} of them {words})"
 
 
 def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
@@ -241,7 +219,8 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
         return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
     ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
     tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
-    norms = "; in eager a group norm converts its input itself" if any(map(_has_contiguous_norm, pairs)) else ""
+    has_norm = any(name in CONTIGUOUS_NORMS for pair in pairs for name in pair.between)
+    norms = "; in eager a group norm runs contiguous only and converts its input itself" if has_norm else ""
     return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
 
 

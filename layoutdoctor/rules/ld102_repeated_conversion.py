@@ -9,14 +9,7 @@ from layoutdoctor.examination.costs import conversions_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.units import format_bytes
-from layoutdoctor.words import (
-    distinct,
-    joined,
-    layout_words,
-    listing,
-    op_words,
-)
+from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,8 +42,8 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
         moved = sum_of_known(sum(known) - max(known) if known else None for known in sizes)
         yield LD102.finding(
             trial.name,
-            _message_of_values(values, repeated, again, moved),
-            _suggestion_for_value(diagnosis, trial, repeated[0][1][0]),
+            _message(values, repeated, again, moved),
+            _suggestion(diagnosis, trial, repeated[0][1][0]),
             severity=evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in again)),
             conversions=again,
             bytes_moved=moved,
@@ -134,38 +127,36 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
     return (sum(c.seconds or 0.0 for c in conversions), sum(c.bytes_moved or 0 for c in conversions))
 
 
-def _message_of_values(
-    values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None
-) -> str:
-    own = wording.convolution_share_words(values.trial, sum_of_known(c.seconds for c in again), again)
-    time = wording.sum_words(values.trial, again, own)
-    costs = joined((time, format_bytes(moved) if moved else None), ", ")
-    cost, facts = f": {costs}" if costs else "", _tensor_words(values, *repeated[0])
+def _message(values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None) -> str:
+    cost = wording.sum_words(values.trial, again) or wording.moved_words(moved or None)
+    repetitions = f"repetitions: {cost}" if cost else None
+    costliest = _tensor_words(values, *repeated[0])
     if len(repeated) == 1:
-        return f"{facts}; all but one is repetition{cost}"
+        return joined((costliest, repetitions))
     count = sum(len(conversions) for _, conversions in repeated)
-    return (
-        f"{len(repeated)} tensors are converted {count} times, where {len(repeated)} would do{cost}; "
-        f"the costliest: {facts}"
-    )
+    return joined((f"{count} conversions of {len(repeated)} tensors", repetitions, f"the costliest: {costliest}"))
 
 
 def _tensor_words(values: _Values, value: _Value, conversions: Sequence[Conversion]) -> str:
+    """``"3 conversions of relu (4x64x56x56) from contiguous to channels_last, for conv_1, conv_2 and conv_3"``."""
     first, maker = conversions[0], values.maker(value)
     if value[0]:
         name, readers = value[1], distinct(c.node or c.value for c in conversions)
     else:
         name = _KINDS.get(first.tensor, "a tensor")
         readers = distinct(op_words(c.op) for c in conversions if c.op is not None)
-    made_by = "" if maker is None or maker.op == "placeholder" else f", made by {op_words(maker.target)}"
-    return (
-        f"{name} ({wording.shape_of(first.source)}{made_by}) is converted {len(conversions)} times from "
-        f"{layout_words(first.source)} to {layout_words(first.target)}"
-        + (f", for {listing(readers)}" if readers else "")
+    made_by = None if maker is None or maker.op == "placeholder" else op_words(maker.target)
+    facts = joined(
+        (wording.shape_of(first.source), f"made by {made_by}" if made_by not in (None, name) else None), ", "
     )
+    words = (
+        f"{len(conversions)} conversions of {name} ({facts}) from {layout_words(first.source)} to "
+        f"{layout_words(first.target)}"
+    )
+    return f"{words}, for {listing(readers)}" if readers else words
 
 
-def _suggestion_for_value(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> str:
+def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> str:
     times = Times(diagnosis)
     other = times.clean_alternative(trial, lambda candidate: not _Values(candidate).repeated())
     advice = "let the producer write the layout its readers want"

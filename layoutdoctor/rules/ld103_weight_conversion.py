@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.costs import (
-    conversions_of,
-    launch_count,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import count_of, joined, listing, shown
+from layoutdoctor.words import PROOF_WORDS, count_of, joined, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +41,7 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         is_answered = is_timed and frozen is not None and not times.is_advisable(frozen.name, trial.name)
         yield LD103.finding(
             trial.name,
-            _conversion_message(trial, weights),
+            _message(trial, weights),
             _record_again(trial, weights, training=training)
             if is_trace
             else _cure(times, trial, weights, training=training),
@@ -58,19 +54,18 @@ def _weight_conversions(trial: Trial) -> list[Conversion]:
     return [conversion for conversion in conversions_of(trial) if conversion.tensor == "weight"]
 
 
-def _conversion_message(trial: Trial, weights: Sequence[Conversion]) -> str:
+def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
     guessed = launch_count(c for c in weights if c.confidence == "order")
-    often = "" if evidence.is_trace(trial) else " on every call"
+    is_trace = evidence.is_trace(trial)
     facts = (
-        f"{count_of(launch_count(weights), 'weight conversion')}{often}",
+        joined((count_of(launch_count(weights), "weight conversion"), wording.owner_words(weights)), " ")
+        + ("" if is_trace else " on every call"),
         wording.step_words(weights),
-        f"{guessed} of them known by the order of kernels only" if guessed else None,
-        wording.owner_words(weights),
+        f"{guessed} of them {PROOF_WORDS['order']}" if guessed else None,
     )
-    costs: tuple[str | None, ...] = (wording.cost_words(trial, sum_of_known(c.seconds for c in weights)),)
-    if evidence.is_trace(trial):
-        costs = (wording.conversion_cost_words(trial, weights), wording.dearest_words(weights))
-    return joined((joined(facts, ", "), joined(costs)), ": ")
+    seconds = wording.cost_words(trial, sum_of_known(c.seconds for c in weights))
+    cost = wording.conversion_cost_words(trial, weights) if is_trace else seconds
+    return joined((joined(facts, ", "), cost), ": ")
 
 
 def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:

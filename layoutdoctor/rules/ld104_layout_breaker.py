@@ -9,16 +9,9 @@ from layoutdoctor.diagnosis.layout import dispatched_format
 from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    OFF,
-    Times,
-    advised,
-    alternative_words,
-    channels_last_ways,
-    speed_words,
-)
+from layoutdoctor.rules.advice import OFF, Times, advised, alternative_words, channels_last_ways
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shown
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,7 +121,10 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
     lost = distinct(_format(breaker) for breaker in breakers)
-    where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
+    # A compiled graph may hold several parts of one call, with one conversion.
+    calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
+    unit = "layer" if len(distinct(b.module for b in breakers)) == len(calls) else "call"
+    where = f"{listing(lost)} lost at {count_of(len(calls), f'{breakers[0].op} {unit}')}"
     what = joined((where + _place_words(breakers), worst.reason), ": ")
     if _is_foreign(worst):  # its reason is what a reader needs first
         what = joined((where, worst.reason), ": ") + _place_words(breakers)
@@ -143,17 +139,10 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     )
 
 
-def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
-    """How often the operation is called; a compiled graph may hold several parts of one call, with one conversion."""
-    calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
-    is_layer = len(distinct(b.module for b in breakers)) == len(calls)
-    return count_of(len(calls), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
-
-
 def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
     modules = distinct(breaker.module for breaker in breakers)
     lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
-    places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
+    places = listing(modules, _MODULES_NAMED) or listing(lines, _LINES_NAMED)
     return f" ({places})" if places else ""
 
 
@@ -161,11 +150,8 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
     """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
     weights, values = (sum((c.tensor == "weight") is is_weight for c in paid) for is_weight in (True, False))
     directions = [c.direction for c in paid if c.tensor != "weight"]
-    out, back, fused = (
-        directions.count("to_contiguous"),
-        directions.count("to_channels_last"),
-        sum(c.fused for c in paid),
-    )
+    out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
+    fused = sum(c.fused for c in paid)
     words = f"{count_of(values, 'conversion')} {'out' if out else 'back in'}"
     if out + back < values:
         words = f"{count_of(values, 'conversion')} around it"
@@ -179,6 +165,7 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
 def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
     op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
     is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
+    chosen = _AGAINST_THE_MODEL if evidence.is_channels_last(trial) else _COMPILED_ADVICE
     if _is_foreign(breaker):
         advice = _KERNEL_ADVICE if breaker.op.startswith("triton::") else _OPERATOR_ADVICE
         return joined((advice, _around_words(times, trial)))
@@ -191,7 +178,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
     elif op in (*_VIEWS, *_PRODUCTS):
         advice = _VIEW_ADVICE
     else:
-        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else _chosen_words(trial))
+        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else chosen)
     other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
     if other is not None:
         return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
@@ -199,10 +186,6 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         advice = advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
         return joined((advice, _around_words(times, trial))) if trial.is_static else advice
     return advice
-
-
-def _chosen_words(trial: Trial) -> str:
-    return _AGAINST_THE_MODEL if evidence.is_channels_last(trial) else _COMPILED_ADVICE
 
 
 def _is_contiguous_as_traced(trial: Trial, breaker: LayoutBreaker) -> bool:

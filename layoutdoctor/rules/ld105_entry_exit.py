@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    Times,
-    channels_last_ways,
-    unless_refuted,
-)
+from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, distinct, joined
 
@@ -35,11 +31,6 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
     count = sum(_channels_last_count(graph) for graph in graphs)
     weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
     often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
-    edges = (
-        f"{_count_words(found, 'entry', 'conversion in')}, {_count_words(found, 'exit', 'out')} for "
-        f"{count_of(count, 'convolution')} that {'runs' if count == 1 else 'run'} channels-last"
-    )
-    cost = joined((edges, wording.conversion_cost_words(trial, found)), ": ")
     parts = []
     if any(c.role == "entry" for c in found):
         tensors = evidence.inputs_not_channels_last(diagnosis)
@@ -51,7 +42,13 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
             "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
             "unless the consumer takes channels_last"
         )
-    message = joined((cost, f"and {count_of(weights, 'weight')}, {often}" if weights else None))
+    facts = (
+        f"{_count_words(found, 'entry')} at the entry",
+        f"{_count_words(found, 'exit')} at the exit",
+        wording.conversion_cost_words(trial, found),
+    )
+    region = f"channels-last region of {count_of(count, 'convolution')}: {joined(facts, ', ')}"
+    message = joined((region, f"{count_of(weights, 'weight conversion')} {often}" if weights else None))
     yield LD105.finding(trial.name, message, joined(parts), conversions=found, at=found[0])
 
 
@@ -75,13 +72,12 @@ def _activations(graph: Graph) -> list[Conversion]:
     return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
 
 
-def _count_words(found: Sequence[Conversion], role: str, noun: str) -> str:
-    """``"1 conversion in"``, ``"no conversion in"``, ``"2 out (1 fused)"``, ``"none out"``."""
+def _count_words(found: Sequence[Conversion], role: str) -> str:
+    """``"1 conversion"``, ``"2 conversions (1 fused)"``, ``"none"``."""
     written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
-    count, fused = len(written), sum(c.fused for c in written)
-    nouns = noun if count < 2 else noun.replace("conversion", "conversions")
-    remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
-    return f"{count or ('none' if noun == 'out' else 'no')} {nouns}{remark}"
+    fused = sum(c.fused for c in written)
+    remark = "" if not fused else " (fused)" if fused == len(written) else f" ({fused} fused)"
+    return f"{count_of(len(written), 'conversion')}{remark}" if written else "none"
 
 
 LD105 = Rule("LD105", "entry-exit-conversion", entries_and_exits)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-    dearest_of,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import DTYPES, be, count_of, distinct, joined, listing
+from layoutdoctor.words import DTYPES, count_of, distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -121,15 +117,20 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
     steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
     seconds = sum_of_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
-    message = f"{count_of(len(weights), 'parameter')} {be(len(weights))} cast {kinds} on every call"
+    message = f"casts of {count_of(len(weights), 'parameter')} on every call, {kinds}"
     both = sum(bool(weight.conversions) for weight in weights)
     if both:
-        message += " and re-laid out" if both == len(weights) else f", {both} of them re-laid out as well"
+        message += f", {'' if both == len(weights) else f'{both} of them '}with a change of layout"
     cost = wording.cost_words(trial, seconds, wording.estimate_words(conversions))
+    dtypes = {weight.dtypes[1] for weight in weights}
+    cast_once = (
+        f"convert the parameters once: model.to({f'torch.{min(dtypes)}' if len(dtypes) == 1 else 'dtype'}), with an "
+        "input of that dtype, instead of autocast; compare the outputs, since autocast keeps some operations in float32"
+    )
     return LD106.finding(
         trial.name,
         joined((message, cost or wording.conversion_cost_words(trial, conversions)), ": "),
-        _CAST_IN_TRAINING if training else _cast_once({weight.dtypes[1] for weight in weights}),
+        _CAST_IN_TRAINING if training else cast_once,
         severity="note" if training else evidence.severity_of_cost(trial, seconds),
         conversions=conversions,
         at=dearest_of(conversions) or weights[0].cast,
@@ -143,13 +144,6 @@ def _kernels_of_steps(trial: Trial, steps: Collection[_Key]) -> list[Kernel]:
     written = [((g.name, b.kernel), (g.name, b.source_node) in steps) for g in trial.graphs for b in g.buffers]
     own = {kernel for kernel, is_step in written if is_step} - {kernel for kernel, is_step in written if not is_step}
     return [k for k in evidence.kernels_of(trial) if (k.graph, k.node) in steps or (k.graph, k.name) in own]
-
-
-def _cast_once(dtypes: Collection[str]) -> str:
-    return (
-        f"convert the parameters once: model.to({f'torch.{min(dtypes)}' if len(dtypes) == 1 else 'dtype'}), with an "
-        "input of that dtype, instead of autocast; compare the outputs, since autocast keeps some operations in float32"
-    )
 
 
 LD106 = Rule("LD106", "cast-with-conversion", cast_weights)

@@ -8,11 +8,7 @@ from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_call_out_of_channels_last
-from layoutdoctor.words import (
-    DIRECTION_WORDS,
-    joined,
-    op_words,
-)
+from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,23 +26,22 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             return
         # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
         unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
-        count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
+        asked = launch_count(c for c in copies if c.owner == "user")
         ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
         names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
         facts = (
-            f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
+            f"{count_of(launch_count(copies), 'eager copy', 'eager copies')} between memory formats: {ways}",
             f"by {names}" if names is not None else None,
             wording.on_dearest_shapes(copies),
             wording.step_words(copies),
             f"{asked} asked for by the model's own code" if asked else None,
         )
-        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(copies))
         again = "; record again with torch.profiler.profile(with_stack=True) for its line"
         if any(conversion.location is not None for conversion in copies):
             again = ", and record again"
         yield LD108.finding(
             trial.name,
-            joined((joined(facts, ", "), *costs)),
+            joined((joined(facts, ", "), wording.conversion_cost_words(trial, copies))),
             "keep one memory format from the input to the output: look there for a permute, a transpose or an "
             f"operation that returns contiguous{again}",
             severity=evidence.severity_of_cost(trial, unasked),

@@ -8,9 +8,7 @@ from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.costs import launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import (
-    joined,
-)
+from layoutdoctor.words import count_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +24,13 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
     for trial in evidence.trace_trials(diagnosis):
         copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
-        seconds, count = sum_of_known(c.seconds for c in copies), launch_count(copies)
-        permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
-        facts = joined((f"{count} {permutes} no memory format", wording.on_dearest_shapes(copies)), ", ")
+        seconds = sum_of_known(c.seconds for c in copies)
+        count = count_of(launch_count(copies), "permuting copy", "permuting copies")
+        facts = joined((f"{count} without a change of memory format", wording.on_dearest_shapes(copies)), ", ")
         if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
             yield LD110.finding(
                 trial.name,
-                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(copies))),
+                joined((facts, wording.cost_words(trial, seconds))),
                 "nothing about memory formats: no format saves them; where they feed attention, "
                 "scaled_dot_product_attention takes the permuted views as they are",
                 conversions=copies,

@@ -6,25 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.costs import (
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import sum_of_known
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import (
-    OFF,
-    SWITCH_OFF,
-    Times,
-    advised,
-    is_words,
-    other_cure,
-    severity_of_gain,
-    speed_words,
-)
+from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.units import format_bytes, format_seconds
-from layoutdoctor.words import count_of, distinct, line_words, listing, shown
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,11 +35,11 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
         if are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
             return
         count = sum(decision.convolution_count for decision in idle)
-        message = f"layout optimization made 0 of {count_of(count, 'convolution')} channels-last"
+        reach = f"layout optimization reaches 0 of {count_of(count, 'convolution')}{_rank_words(convolutions)}"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
-            message + _rank_words(convolutions) + _returned_words(diagnosis, trial),
+            joined((reach, _returned_words(diagnosis, trial))),
             _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
@@ -66,47 +55,38 @@ def _is_idle(decision: Decision) -> bool:
 
 
 def _rank_words(convolutions: Sequence[Convolution]) -> str:
-    """That Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
+    """The ranks, as Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
     ranks = {convolution.rank or 0 for convolution in convolutions}
-    if not ranks or ranks & {0, 2}:
-        return ""
-    return f": it knows 2-D only, and all are {' or '.join(f'{n}-D' for n in sorted(ranks))}"
+    return "" if not ranks or ranks & {0, 2} else f" (2-D only, not {' or '.join(f'{n}-D' for n in sorted(ranks))})"
 
 
-def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
-    """What the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
+def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
+    """The tensors that the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
     where, conversions = _returned_of(diagnosis, trial)
     if not conversions:
-        return ""
+        return None
     outputs = [conversion for conversion in conversions if conversion.role == "exit"]
     back = [conversion for conversion in conversions if conversion.role != "exit"]
-    brings = f"brings {count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}"
-    copies = f"copies {count_of(len(outputs), 'output')} to channels_last_3d{_cost_words(outputs)}"
-    words = listing([*([brings] if back else []), *([copies] if outputs else [])])
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
-    words += f"; the format ends at {listing(ends, 3)}" if ends else ""
-    return f"; under {shown(where.name)} the compiler {words}{_without_words(Times(diagnosis), where)}"
+    words = (
+        f"{count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}" if back else None,
+        f"{count_of(len(outputs), 'output')} copied to channels_last_3d{_cost_words(outputs)}" if outputs else None,
+        f"end of the format at {listing(ends, 3)}" if ends else None,
+    )
+    off = _cure_by_off(diagnosis, where)
+    left = None
+    if off is not None:
+        left = f"{shown(off.name)}: {len(_compiled_conversions(off)) or 'none'} of {len(_compiled_conversions(where))}"
+    return joined((f"{shown(where.name)}: {joined(words, ', ')}", left))
 
 
 def _cost_words(conversions: Sequence[Conversion]) -> str:
-    moved = sum_of_known(c.bytes_moved for c in conversions)
     seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
-    known = None if moved is None else format_bytes(moved)
-    words = known if seconds is None else format_seconds(seconds)
+    moved = sum_of_known(c.bytes_moved for c in conversions)
+    words = None if moved is None else format_bytes(moved)
+    words = words if seconds is None else format_seconds(seconds)
     return f" ({words})" if words else ""
-
-
-def _without_words(times: Times, trial: Trial) -> str:
-    """What is converted with layout optimization off, and how fast a call is then; empty if the compiler saves none."""
-    off = _cure_by_off(times.diagnosis, trial)
-    if off is None:
-        return ""
-    left, gain = len(_compiled_conversions(off)), times.over(off.name, trial.name)
-    words = f"it converts {f'{left} of {len(_compiled_conversions(trial))}' if left else 'none'}"
-    if gain is not None:
-        words += f" and {is_words(gain)}"
-    return f"; under {shown(off.name)} {words}"
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:

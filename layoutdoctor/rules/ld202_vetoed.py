@@ -23,7 +23,7 @@ def vetoes_as_a_whole(diagnosis: Diagnosis) -> Iterator[Finding]:
         where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]
         names = [convolution_words(convolution) for convolution in deciding_convolutions(decision)]
         message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
-        message += f"; decided by {listing(names, 6)}" if names else ""
+        message += f"; decided by {listing(names, 2)}" if names else ""
         yield veto_finding(LD202, diagnosis, trial, decision, message)
 
 

@@ -5,27 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import (
-    count_by_tensor,
-    counted_conversions,
-    dearest_of,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    ERROR_GAIN,
-    Times,
-    other_cure,
-    severity_of_gain,
-    speed_words,
-    verified_cure,
-)
+from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_convolution
-from layoutdoctor.words import be, count_of, distinct, joined, listing, shape_words, shown
+from layoutdoctor.words import count_of, distinct, joined, listing, shape_words, speed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -44,22 +32,19 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
     fewer = [kind for kind in now if now[kind] > left.get(kind, 0)]
     conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
-    names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
+    names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-    facts = None
+    converted = None
     if conversions:
-        rest = _kinds({kind: left.get(kind, 0) for kind in fewer})
-        facts = (
-            f"{shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
-            wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions)),
-            f"{shown(gain.name)} {rest}" if rest else None,
-        )
-    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain)}"
+        cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
+        count = listing([count_of(now[kind], kind) for kind in fewer])
+        converted = joined((f"{count} converted on every call", cost), ", ")
+    message = (f"input that is not {' or '.join(formats)}: {listing(names)}", speed_words(gain), converted)
     cure, measured = verified_cure(diagnosis), baseline.measurement
     is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
-        joined((message, joined(facts, ", ") if facts else None)),
+        joined(message),
         other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
         severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
@@ -91,10 +76,6 @@ def _converted(trial: Trial | None) -> dict[str, int]:
     """How many activations and weights are converted."""
     counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
     return {kind: counts[kind] for kind in ("activation", "weight") if kind in counts}
-
-
-def _kinds(counts: Mapping[str, int]) -> str:
-    return listing([count_of(count, kind) for kind, count in counts.items() if count])
 
 
 def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:

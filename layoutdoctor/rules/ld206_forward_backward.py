@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import FORCED
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-    dearest_of,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     OFF,
@@ -20,12 +15,10 @@ from layoutdoctor.rules.advice import (
     other_cure,
     refusal,
     severity_of_gain,
-    speed_words,
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
-from layoutdoctor.units import format_bytes
-from layoutdoctor.words import be, count_of, joined, listing
+from layoutdoctor.words import count_of, joined, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +52,7 @@ def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
         gain = times.fastest((*WAYS_AROUND, *OFF))
         yield LD206.finding(
             trial.name,
-            f"{_message([card for _, card in graphs])}; {_cost_words(trial, conversions, seconds)}",
+            _message(trial, [card for _, card in graphs], conversions, seconds),
             _suggestion(times, trial, gain),
             severity=evidence.severity_of_cost(trial, seconds) if gain is None else severity_of_gain(gain),
             evidence=[conversion.id for conversion in conversions] or [graph.name for graph, _ in graphs],
@@ -92,7 +85,7 @@ def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
-    """Of values that a backward convolution reads, as far as was recorded; without the gradients of parameters."""
+    """Conversions of values that a backward convolution reads, as far as was recorded; no gradients of parameters."""
     own, names = {conversion.id for conversion in graph.conversions}, {c.node for c in decision.convolutions}
     return [
         conversion
@@ -106,25 +99,20 @@ def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) ->
     ]
 
 
-def _message(cards: Sequence[Decision]) -> str:
-    start = "layout optimization is on in the forward and off in the backward"
+def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conversion], seconds: float | None) -> str:
     count = sum(card.convolution_count for card in cards if card.rule == UNCOUNTED)
+    why = f"{count} convolution_backward not counted (pytorch #189239)"
     if not count:
-        return f"{start}, by {cards[0].rule}: {cards[0].explanation}"
-    return f"{start} (pytorch #189239): Inductor does not count its {count} convolution_backward"
-
-
-def _cost_words(trial: Trial, conversions: Sequence[Conversion], seconds: float | None) -> str:
+        why = f"{cards[0].rule}: {cards[0].explanation}"
+    start = f"layout optimization on in the forward, off in the backward: {why}"
     if not conversions:
-        return "no conversion of an activation or gradient was seen to follow from it"
+        return f"{start}; no conversion of an activation or gradient seen to follow"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
-    owners, fused = Counter(conversion.owner for conversion in written), sum(c.fused for c in written)
-    by = listing([f"{count} by the {owner}" for owner, count in sorted(owners.items())])
-    by += f", {fused} of them in kernels that compute as well" if fused else ""
-    moved = sum_of_known(conversion.bytes_moved for conversion in conversions)
+    fused = sum(c.fused for c in written)
+    words = f"{count_of(len(written), 'tensor')} converted for it{f' ({fused} fused)' if fused else ''}"
     cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
-    words = f"{count_of(len(written), 'tensor')} {be(len(conversions))} converted for them ({by})"
-    return joined((words, None if moved is None else format_bytes(moved), cost), ", ")
+    moved = wording.moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))
+    return joined((start, joined((words, cost or moved), ", ")))
 
 
 def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.vetoes import deciding_convolutions, veto_finding, vetoed_graphs
-from layoutdoctor.words import be, count_of, listing
+from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _REASONS = {
     "grouped-convolution": "grouped, with more than one channel per group",
-    "smaller-out-channels": "the weight's first size is at most half its second, with a kernel larger than 1",
+    "smaller-out-channels": "a weight whose first size is at most half its second, with a kernel larger than 1",
 }
 
 
@@ -28,14 +28,11 @@ def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
         deciding = deciding_convolutions(decision)
         message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
         if deciding:
-            names = listing([convolution_words(c) for c in deciding])
+            names = listing([convolution_words(c) for c in deciding], 2)
             others = decision.convolution_count - len(deciding)
-            rest = (
-                f"{count_of(others, 'other convolution')} {be(others)} not made channels-last because of "
-                f"{'it' if len(deciding) == 1 else 'them'}"
-            )
-            message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}"
-            message += f"; {rest if others > 0 else 'there is no other convolution'}"
+            rest = f"{count_of(others, 'other convolution')} not made channels-last"
+            message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}; "
+            message += rest if others > 0 else "no other convolution"
         yield veto_finding(LD207, diagnosis, trial, decision, message)
 
 

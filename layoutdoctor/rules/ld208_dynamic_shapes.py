@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.rules.advice import (
-    Times,
-)
+from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.vetoes import measured_words, veto_finding, vetoed_graphs
 from layoutdoctor.words import count_of, joined, listing

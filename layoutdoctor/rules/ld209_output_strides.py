@@ -10,7 +10,7 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import nodes_by_name
 from layoutdoctor.rules.outputs import OutputChange, output_changes
 from layoutdoctor.units import format_seconds, sum_if_all_known
-from layoutdoctor.words import distinct, layout_words, line_words, listing, shown
+from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,26 +31,25 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         first = changes[0]
         breaker = _breaker(first)
         seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is first.trial])
-        outputs, names = distinct(str(c.number) for c in changes), distinct(c.trial.name for c in changes)
-        message = (
-            f"{listing(map(shown, names), 9)} {'returns' if len(names) == 1 else 'return'} "
-            f"{'output' if len(outputs) == 1 else 'outputs'} {listing(outputs)} as {returned} where {shown(eager)} "
-            f"returns {expected}, with equal values"
-        )
-        if breaker is not None:
-            message += f"; lost at {breaker.op}"
-            message += f" ({line_words(breaker.location)})" if breaker.location is not None else ""
+        outputs = listing(distinct(f"output {change.number}" for change in changes))
+        names = listing(distinct(shown(change.trial.name) for change in changes), 2)
+        line = line_words(breaker.location) if breaker is not None and breaker.location is not None else None
         if "contiguous_format" in first.expected.memory_formats:
-            message += "; so the time leaves out the conversion back (pytorch #114070)"
+            known = "the time leaves out the conversion back (pytorch #114070)"
         else:
-            message += " (pytorch #197109 is such a case)"
+            known = "pytorch #197109 is such a case"
         if seconds is not None:
             whole = first.trial.kernel_seconds
-            message += f"; to convert it back takes an estimated {format_seconds(seconds)}"
-            message += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+            known += f", an estimated {format_seconds(seconds)}"
+            known += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+        message = (
+            f"{outputs}: {returned} under {names}, {expected} under {shown(eager)}, with equal values",
+            None if breaker is None else f"lost at {breaker.op}{f' ({line})' if line is not None else ''}",
+            known,
+        )
         yield LD209.finding(
             first.trial.name,
-            message,
+            joined(message),
             _convert_back(first.expected),
             severity=evidence.severity_of_cost(first.trial, seconds),
             evidence=[change.trial.name for change in changes],

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-)
+from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
-from layoutdoctor.words import be, count_of, distinct, listing
+from layoutdoctor.words import count_of, distinct, joined, listing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -24,33 +22,30 @@ if TYPE_CHECKING:
 
 def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
+
+    def one_dimensional_cards(trial: Trial) -> list[Decision]:
+        return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if is_one_dimensional(card)]
+
     trials = (trial for trial in evidence.own_trials(diagnosis) if leaves_layouts_to_inductor(trial))
-    for trial, cards in evidence.first_showing(trials, _one_dimensional_cards):
+    for trial, cards in evidence.first_showing(trials, one_dimensional_cards):
         found = [convolution for card in cards for convolution in card.convolutions]
         if are_products(diagnosis, trial, found):
             return
         every = sum(card.convolution_count for card in evidence.cards_of(evidence.forward_graphs(trial)))
         copied = _copied_in_both(diagnosis, trial, found)
         places = listing(distinct(conversion.module or conversion.id for conversion in copied))
-        copies, verb, them = ("the copy", "is", "it") if len(copied) == 1 else ("copies", "are", "them")
         message = (
-            f"{len(found)} of {count_of(every, 'convolution')} {be(len(found))} 1-D: layout "
-            "optimization cannot apply (3-D tensors have no channels-last format)"
+            f"1-D convolution, whose 3-D tensors have no channels-last format: {len(found)} of "
+            f"{count_of(every, 'convolution')}",
+            f"no redundant copy in front of {places}: the kernel needs it, and eager makes it too" if copied else None,
         )
-        if copied:
-            message += f"; {copies} in front of {places} {verb} needed by the kernel, and eager makes {them} too: "
-            message += "not redundant"
         yield LD210.finding(
             trial.name,
-            message,
+            joined(message),
             "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
             evidence=(*(convolution.node for convolution in found), *(conversion.id for conversion in copied)),
             at=found[0],
         )
-
-
-def _one_dimensional_cards(trial: Trial) -> list[Decision]:
-    return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if is_one_dimensional(card)]
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:

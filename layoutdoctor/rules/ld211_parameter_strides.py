@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import (
-    be,
-    count_of,
-    distinct,
-    listing,
-)
+from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +31,13 @@ def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
         are_parameters = all(_HELD_BY_MODULE.search(mismatch["tensor"]) for mismatch in strided)
         owner = "parameter" if are_parameters else "tensor"
         named = distinct(
-            f"{_plain_name(m['tensor'])} (stride of dimension {m['index']}: expected {m['expected']}, "
-            f"actual {m['actual']})"
+            f"{_plain_name(m['tensor'])} (dimension {m['index']}: {m['expected']} expected, {m['actual']} found)"
             for m in strided
         )
         yield LD211.finding(
             trial.name,
-            f"compiled again because of {owner} strides, though no shape changed: {len(strided)} of "
-            f"{count_of(len(trial.recompile_reasons), 'reason')} {be(len(strided))} a stride mismatch, of "
-            f"{listing(named)}",
+            f"recompilation because of {owner} strides, though no shape changed: {len(strided)} of "
+            f"{count_of(len(trial.recompile_reasons), 'reason')}, {listing(named, 2)}",
             (
                 "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
                 "format before the first call (pytorch #126241)"

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place, sum_of_known
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    Times,
-    channels_last_ways,
-    is_worth_trying,
-)
+from layoutdoctor.rules.advice import Times, channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
-from layoutdoctor.units import format_bytes
 from layoutdoctor.words import distinct, joined, layout_words, listing
 
 if TYPE_CHECKING:
@@ -37,21 +32,18 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             both = (exit_, entry)
             own = [conversion for conversion in both if not conversion.fused]
             seconds, moved = sum_of_known(c.seconds for c in own), sum_of_known(c.bytes_moved for c in both)
-            facts = (
-                "2 conversions",
-                None if moved is None else format_bytes(moved),
-                wording.cost_words(trial, seconds, wording.estimate_words(own)),
-                f"{2 - len(own)} of them in a kernel that computes as well" if len(own) < 2 else None,
+            cost = wording.cost_words(trial, seconds, wording.estimate_words(own)) or wording.moved_words(moved)
+            fused = f"{2 - len(own)} of 2 conversions in a kernel that computes as well" if len(own) < 2 else None
+            why = listing(distinct(trial.graph_break_reasons), 1)
+            region = (
+                f"graph break after {exit_.module or exit_.node or first.name} in a channels-last region: "
+                f"{wording.shape_of(exit_.source)} to {layout_words(exit_.target)} at the end of {first.name}, back in "
+                f"{second.name}"
             )
-            why = listing(distinct(trial.graph_break_reasons), 3)
-            message = (
-                f"a graph break after {exit_.module or exit_.node or first.name} cuts a channels-last region: "
-                f"{wording.shape_of(exit_.source)} is converted to {layout_words(exit_.target)} at the end of "
-                f"{first.name} and back at the start of {second.name} ({joined(facts, ', ')})"
-            )
+            message = joined((region, cost, fused), ", ")
             yield LD212.finding(
                 trial.name,
-                joined((message, f"dynamo's reasons: {why}" if why else None)),
+                joined((message, f"dynamo: {why}" if why else None)),
                 "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where "
                 "it is)" + (", or give the model and its input channels_last" if is_open else ""),
                 severity=evidence.severity_of_cost(trial, seconds),

@@ -31,7 +31,7 @@ def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
         beside = f" with cuDNN {cudnn}" if is_of_cudnn else ""
         yield LD301.finding(
             seen.configuration,
-            f"torch {environment.torch}{beside}: {fault.what}; seen here: {seen.words} ({fault.source})",
+            f"torch {environment.torch}{beside}: {fault.what} ({fault.source.partition(',')[0]}); here: {seen.words}",
             fault.advice,
             severity=fault.severity,
             evidence=(fault.source,),

@@ -11,12 +11,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import (
-    joined,
-    layout_words,
-    op_words,
-    shape_words,
-)
+from layoutdoctor.words import joined, layout_words, op_words, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,19 +33,17 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
         first = found[0]
         norm, layout = first.norm, first.layout
         seconds = sum_of_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
-        shape, words = shape_words(layout.shape), layout_words(layout)
-        tensor = f"{words} tensor ({shape})" if layout.memory_formats else f"tensor of {shape} with {words}"
+        made = joined((op_words(first.maker.target), "transposed" if first.is_turned else None), ", ")
         message = (
-            f"the batch norm {norm.module or norm.name} reads a {tensor} (made by {op_words(first.maker.target)}"
-            f"{', transposed' if first.is_turned else ''}), though model and input are contiguous, so another kernel "
-            "runs"
+            f"batch norm {norm.module or norm.name} on {layout_words(layout)} ({shape_words(layout.shape)}, from "
+            f"{made}) in a contiguous model, so that another kernel runs"
         )
         more = f"{len(found) - 1} more like it" if len(found) > 1 else None
         moved = tensor_bytes(layout, first.dtype, first.dtype)
         copy = f" of {format_bytes(moved)}, read and written" if moved is not None else ""
         yield LD302.finding(
             trial.name,
-            joined((joined((message, wording.cost_words(trial, seconds)), ": "), more)),
+            joined((message, wording.cost_words(trial, seconds), more)),
             f"time it in both formats; .contiguous() before it costs a copy{copy}, so measure",
             evidence=[seen.norm.name for seen in found],
             at=norm,

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import (
-    Times,
-    severity_of_gain,
-)
+from layoutdoctor.rules.advice import Times, severity_of_gain
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import (
-    distinct,
-    joined,
-    listing,
-    shown,
-)
+from layoutdoctor.words import count_of, distinct, joined, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,15 +97,16 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
     kernel, modules = slow.kernels[0], slow.modules or fast.modules
     node = node_of(slow.trial, kernel)
     facts = (
-        f"{len(slow.kernels)} calls" if len(slow.kernels) > 1 else None,
+        count_of(len(slow.kernels), "call") if len(slow.kernels) > 1 else None,
         "backward" if kernel.backward else None,
         f"{slow.groups} groups",
-        kernel.problem,
+        None if modules else kernel.problem,
     )
+    name = f"{joined(('grouped convolution', listing(modules, 2)), ' ')} ({joined(facts, ', ')})"
+    ratio = f"{format_ratio(slow.seconds / fast.seconds)} slower in profiled iterations"
     return LD303.finding(
         slow.trial.name,
-        f"{listing(modules) or 'a convolution'} ({joined(facts, ', ')}) takes {slow.words()} and {fast.words()}: "
-        f"{format_ratio(slow.seconds / fast.seconds)} slower, in profiled iterations",
+        f"{name}: {slow.words()}, {fast.words()}, {ratio}",
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
         severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
@@ -125,21 +118,21 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
+
+    def grouped_in_channels_last(trial: Trial) -> list[Convolution]:
+        return [c for c in evidence.convolutions_of(trial.graphs) if c.class_ == "grouped" and c.channels_last]
+
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
-    for trial, grouped in evidence.first_showing(static, _grouped_in_channels_last):
-        names = listing([convolution_words(convolution) for convolution in grouped])
+    for trial, grouped in evidence.first_showing(static, grouped_in_channels_last):
+        names = listing([convolution_words(convolution) for convolution in grouped], 2)
         yield LD303.finding(
             trial.name,
-            f"{names} would run channels-last with more than one channel per group: "
-            "cuDNN's grouped kernels can be some 30 times slower in channels_last (pytorch #34977)",
+            f"channels_last for convolutions with several channels per group: {names}; cuDNN's kernels for them can be "
+            "some 30 times slower in it (pytorch #34977)",
             "measure it on the device itself, with layout optimization on and off",
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],
         )
-
-
-def _grouped_in_channels_last(trial: Trial) -> list[Convolution]:
-    return [c for c in evidence.convolutions_of(trial.graphs) if c.class_ == "grouped" and c.channels_last]
 
 
 LD303 = Rule("LD303", "convolution-slower-in-one-format", slower_convolutions)

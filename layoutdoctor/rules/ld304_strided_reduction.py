@@ -10,11 +10,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import takes_at_least
 from layoutdoctor.units import format_ratio, format_seconds, sum_if_all_known
-from layoutdoctor.words import (
-    distinct,
-    joined,
-    shown,
-)
+from layoutdoctor.words import distinct, joined, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,23 +8,10 @@ from typing import TYPE_CHECKING
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    Times,
-    refusal,
-    severity_of_gain,
-    severity_of_loss,
-    use_instead,
-)
+from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of, node_of
-from layoutdoctor.words import (
-    ONEDNN_LOG,
-    count_of,
-    distinct,
-    listing,
-    op_words,
-    shown,
-)
+from layoutdoctor.words import ONEDNN_LOG, count_of, distinct, listing, op_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,9 +37,8 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
-            f"{count_of(len(kernels), 'call')}{where}{f' in {dtypes}' if dtypes else ''} "
-            f"{'runs' if len(kernels) == 1 else 'run'} in code that is not made to be fast ({listing(codes)}): "
-            f"{wording.cost_words(trial, evidence.seconds_of(kernels))}",
+            f"code that is not made to be fast, {listing(codes)}: {count_of(len(kernels), 'call')}"
+            f"{f' in {dtypes}' if dtypes else ''}{where}, {wording.cost_words(trial, evidence.seconds_of(kernels))}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, kernels),
             evidence=codes,

@@ -75,9 +75,9 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     threads = threads_started_in_loops(worst.source or "")
     times = "" if threads is None else f", {threads:,} times"
     facts = (
-        f"a generated kernel for {work_words(worst)} takes {format_seconds(slower)}, the same "
-        f"{format_seconds(faster)} in {shown(account.faster)} ({format_ratio(slower / faster)} slower)",
-        None if threads == 0 else f"it starts its threads inside its loops{times}",
+        f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
+        f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",
+        None if threads == 0 else f"threads started inside its loops{times}",
         f"{len(others)} more: {format_seconds(sum(row.seconds for row in others))} lost" if others else None,
     )
     return LD306.finding(
@@ -136,8 +136,8 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
     share = evidence.share_of_kernels(trial, seconds)
     return LD306.finding(
         trial.name,
-        f"slice assignments take {wording.cost_words(trial, seconds)} in generated code, which writes the whole tensor "
-        f"({shape_words(shape)}) {count_of(len(nodes), 'time')}",
+        f"slice assignments in generated code, which writes the whole tensor ({shape_words(shape)}) "
+        f"{count_of(len(nodes), 'time')}: {wording.cost_words(trial, seconds)}",
         "write it once: pad the parts with torch.nn.functional.pad, and torch.stack or torch.cat them",
         severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
         at=_line_of_assignment(trial, found),

@@ -44,8 +44,7 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
             around, either = f"convert to {wanted} around this operation: {cost}", "; or "
     return LD307.finding(
         account.slower,
-        f"{work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
-        f"{wanted} ({shown(account.faster)})",
+        f"{work_words(row)}: {slower} in {given}, {faster} in {wanted} ({shown(account.faster)})",
         joined((use_faster(diagnosis, account), around), either),
         severity=severity_of_rows(diagnosis, account, [row]),
         at=place_of(row),

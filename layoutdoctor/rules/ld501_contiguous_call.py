@@ -6,27 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-    dearest_of,
-    launch_count,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, launch_count, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import (
-    channels_last_only,
-    is_call_out_of_channels_last,
-)
-from layoutdoctor.words import (
-    count_of,
-    distinct,
-    joined,
-    line_words,
-    listing,
-    shown,
-)
+from layoutdoctor.rules.evidence import channels_last_only, is_call_out_of_channels_last
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -65,7 +50,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _user_conversions(trial: Trial) -> list[Conversion]:
-    """What the model's own calls convert, other than to channels_last, of tensors that have such a format."""
+    """Conversions by the model's own calls, other than to channels_last, of tensors that have such a format."""
     return [
         conversion
         for conversion in all_conversions_of(trial)
@@ -99,16 +84,16 @@ def _finding_about_call(
     )
     place = line_words(first.location) if first.location is not None else first.module or "the model"
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
-    call = f"{place} calls {_call_words(trial, first)} on a {formats} tensor ({wording.shape_of(first.source)})"
+    call, tensor = _call_words(trial, first), f"{formats} tensor ({wording.shape_of(first.source)})"
     is_assignment = _called(trial, first) == _ASSIGNMENT
+    what = f"{call} at {place} on a {tensor}"
     if is_assignment:
-        call = f"{place} copies a {formats} tensor ({wording.shape_of(first.source)}) into one of another layout"
+        what = f"copy at {place} of a {tensor} into one of another layout"
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
-    needed = f"{listing(needed_by)} {'takes' if len(needed_by) == 1 else 'take'} no other layout" if needed_by else None
     free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
     severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))
     if needed_by:
-        suggestion = f"keep it while {listing(needed_by)} {'needs' if len(needed_by) == 1 else 'need'} that layout"
+        suggestion = f"keep it as long as this layout is needed by {listing(needed_by)}"
     elif is_assignment:
         suggestion = (
             "give the tensor that is written into the same memory format, or make it by torch.cat or torch.stack"
@@ -121,15 +106,14 @@ def _finding_about_call(
         suggestion = f"delete the call, or write {instead}"
         if any(conversion.role == "exit" for conversion in conversions):
             suggestion += "; keep it where the reader of the output needs contiguous"
+    message = (
+        f"{what}: {cost}",
+        f"needed by {listing(needed_by)}" if needed_by else None,
+        f"no conversion in {listing(free, 2)}" if free and not is_assignment else None,
+    )
     return LD501.finding(
         trial.name,
-        joined(
-            (
-                f"{call}: {cost}",
-                needed,
-                f"it converts nothing in {listing(free, 2)}" if free and not is_assignment else None,
-            )
-        ),
+        joined(message),
         suggestion,
         severity="note" if needed_by or not _leaves_channels_last(conversions) else severity,
         conversions=conversions,
@@ -138,15 +122,12 @@ def _finding_about_call(
 
 
 def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter[TensorKind]) -> str:
-    """``"1 of the 3 conversions of activations in eager + channels_last (fused)"``."""
+    """``"1 of 3 conversions of activations in eager + channels_last (fused)"``."""
     kinds = {conversion.tensor for conversion in conversions}
     noun = f"{min(kinds)}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
-    own = launch_count(conversions)
-    every = sum(counts[kind] for kind in kinds)
     where = "the trace" if evidence.is_trace(trial) else shown(trial.name)
-    words = f"{own} of the {count_of(every, 'conversion')} of {noun} in {where}"
-    if every == own:
-        words = f"the only {'conversion' if every == 1 else f'{every} conversions'} of {noun} in {where}"
+    every = count_of(sum(counts[kind] for kind in kinds), "conversion")
+    words = f"{launch_count(conversions)} of {every} of {noun} in {where}"
     return f"{words} (fused)" if all(c.fused for c in conversions) else words
 
 

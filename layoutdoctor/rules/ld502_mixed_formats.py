@@ -5,22 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-    conversions_of,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    Times,
-    channels_last_ways,
-    speed_words,
-    unless_refuted,
-)
+from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.words import be, count_of, distinct, joined, line_words, shown
+from layoutdoctor.words import count_of, distinct, joined, line_words, shown, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,8 +60,8 @@ def _finding_about_parameters(
         how = f"model = model.to(memory_format=torch.{formats[0]})"
     return LD502.finding(
         trial.name,
-        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "
-        f"contiguous and {len(last)} {' or '.join(formats)}, so values change their layout between the layers",
+        f"parameters in both formats: {contiguous_count} of the 4-D and 5-D ones contiguous and {len(last)} "
+        f"{' or '.join(formats)}, so that values change their layout between the layers",
         f"convert all of them to one format: {how}",
         evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
@@ -132,7 +123,7 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
     line = line_words(flip.location) if flip.location is not None else None
     known = joined((name if flip.module is not None else None, line), ", ")
     place = (flip.module or name) + (f" ({known})" if known else "")
-    message = f"the contiguous model runs {wanted} after {place}: {_count_words(graph)}"
+    message = f"{wanted} in a contiguous model after {place}: {_count_words(graph)}"
     return LD502.finding(
         trial.name,
         joined((message, joined(costs, ", ") if conversions else None)),
@@ -150,10 +141,8 @@ def _count_words(graph: Graph) -> str:
     layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(map(_is_contiguous_only, layouts))
-    words = f"{last} of {count_of(len(layouts), 'convolution')} {'reads' if last == 1 else 'read'} it"
-    if not contiguous_count:
-        return words
-    return f"{words}, {contiguous_count} {'reads' if contiguous_count == 1 else 'read'} contiguous"
+    words = f"{last} of {count_of(len(layouts), 'convolution')} on it"
+    return f"{words}, {contiguous_count} on contiguous" if contiguous_count else words
 
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
@@ -163,7 +152,7 @@ def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
         f"x = x.to(memory_format=torch.{wanted})"
     )
     gains = (times.over(name, trial.name) for name in ways if times.is_advisable(name, trial.name))
-    measured = (f"{speed_words(gain)} than {shown(trial.name)}" for gain in gains if gain is not None)
+    measured = (speed_words(gain, shown(trial.name)) for gain in gains if gain is not None)
     return unless_refuted(times, trial, ways, joined((advice, *measured)))
 
 

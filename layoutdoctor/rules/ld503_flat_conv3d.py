@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import (
-    count_of,
-    listing,
-    shape_words,
-)
+from layoutdoctor.words import count_of, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,20 +20,19 @@ FOLDED = (
     "conv.bias, conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
     ".unflatten(0, (x.shape[0], -1)).transpose(1, 2)"
 )
-"""The same of a module ``conv`` with padding by zeros and an input ``x`` ``[N, C, T, H, W]``."""
+"""Lines that compute it for a module ``conv`` with padding by zeros and an input ``x`` ``[N, C, T, H, W]``."""
 
 
 def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions."""
     for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), evidence.forward_convolutions):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
-        names = [f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])})" for c in flat]
+        names = [f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])}" for c in flat]
         if flat:
             yield LD503.finding(
                 trial.name,
-                f"{len(flat)} of {count_of(len(convolutions), 'convolution')} {'is a' if len(flat) == 1 else 'are'} "
-                "Conv3d with a kernel of 1 in depth, which a Conv2d on each frame computes as well: "
-                f"{listing(names, 6)}",
+                f"Conv3d with a kernel of 1 in depth: {len(flat)} of {count_of(len(convolutions), 'convolution')} "
+                f"({listing(names)}); a Conv2d on each frame computes the same",
                 f"fold the depth into the batch: {FOLDED}",
                 evidence=[convolution.node for convolution in flat],
                 at=flat[0],

@@ -5,23 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-)
-from layoutdoctor.rules import evidence
+from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import (
-    channels_last_only,
-    first_input,
-    is_convolution,
-    nodes_by_name,
-)
-from layoutdoctor.rules.wording import shape_of
-from layoutdoctor.words import (
-    distinct,
-    listing,
-    shown,
-)
+from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
+from layoutdoctor.words import count_of, distinct, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,27 +29,23 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     trials = evidence.own_trials(diagnosis)
     for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
         pairs = [f"{g.parameter}: {_strides(g.layout)} and {_strides(g.gradient)}" for g in gradients]
-        noun, verb = ("gradient", "has") if len(gradients) == 1 else ("gradients", "have")
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{len(gradients)} {noun} {verb} other strides than the parameter, but the same bytes "
-            f"({listing(pairs, _NAMED)}): the warning 'Grad strides do not match bucket view strides' is spurious "
+            f"{count_of(len(gradients), 'gradient')} with the bytes of the parameter, but other strides "
+            f"({listing(pairs, 1)}): the warning 'Grad strides do not match bucket view strides' is spurious "
             f"(pytorch #47163){cause}",
             None,
             evidence=[g.parameter for g in gradients],
         )
     for trial, inputs in evidence.first_showing(trials, _ambiguous_inputs):
         shapes = [node.layout.shape for node in inputs if node.layout is not None]
-        names = listing([f"{node.name} {shape_of(node.layout)}" for node in inputs], _NAMED)
-        subject, verb, them = (f"{len(inputs)} inputs", "satisfy", "them")
-        if len(inputs) == 1:
-            subject, verb, them = ("an input", "satisfies", "it")
+        names = listing([f"{node.name} {wording.shape_of(node.layout)}" for node in inputs], _NAMED)
         formats = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(shape)] for shape in shapes))
         yield LD504.finding(
             trial.name,
-            f"{subject} of convolutions {verb} contiguous_format and {formats} at once ({names}): the same bytes, so "
-            f"no conversion of {them} can be due",
+            f"input of convolutions in contiguous_format and {formats} at once: {names}; the bytes are the same, so no "
+            "conversion can be due",
             None,
             evidence=[node.name for node in inputs],
             at=inputs[0],

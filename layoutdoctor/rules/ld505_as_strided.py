@@ -33,8 +33,8 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != "eager")
     for trial, found in evidence.first_showing(trials, _raw_reads):
         lines = listing(distinct(line_words(n.location) for n, _ in found if n.location is not None), 3)
-        at = f" at {lines}" if lines else ""
-        calls = f"as_strided{at} reads" if len(found) == 1 else f"{len(found)} calls of as_strided{at} read"
+        calls = "as_strided" if len(found) == 1 else f"{len(found)} calls of as_strided"
+        calls += f" at {lines}" if lines else ""
         value, source = "activations", found[0][1]
         if len(found) == 1 and source is not None:
             value = source.name + (f" ({shape_words(source.layout.shape)})" if source.layout is not None else "")
@@ -45,8 +45,8 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
         ]
         yield LD505.finding(
             trial.name,
-            f"comparing memory formats is unsafe: {calls} the raw storage of {value}"
-            + (f"; the outputs of {listing(different)} differ" if different else ""),
+            f"raw storage of {value} read by {calls}: comparing memory formats is unsafe"
+            + (f"; different outputs: {listing(different)}" if different else ""),
             "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
             "memory format that the model was written for",
             severity="warning",

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import (
-    Place,
-)
+from layoutdoctor.examination.costs import Place
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import (
-    count_of,
-    line_words,
-    listing,
-)
+from layoutdoctor.words import count_of, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +25,8 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
     if failures:
         yield LD507.finding(
             names[0],
-            f"{count_of(len(names), 'configuration')} failed because `.view`{where}{code} needs contiguous memory: "
-            f"{listing(names, 3)}",
+            f"`.view`{where}{code} on memory that is not contiguous: {count_of(len(names), 'configuration')} failed "
+            f"({listing(map(shown, names), 3)})",
             "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
             severity="warning",
             evidence=names,

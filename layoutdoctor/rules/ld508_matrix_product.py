@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import (
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import sum_of_known
 from layoutdoctor.examination.graphs.products import LEAST_SHARE
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import (
-    count_of,
-    joined,
-    listing,
-    shape_words,
-)
+from layoutdoctor.words import count_of, joined, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +21,7 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
     for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
         names = [
-            f"{c.module or c.node} ({shape_words((c.weight_shape or ())[2:])} of {shape_words(image)})"
+            f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])} of {shape_words(image)}"
             for c, image in found
         ]
         nodes = {convolution.node for convolution, _ in found}
@@ -38,8 +31,7 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
         if not has_patches if share is None else share < LEAST_SHARE:
             return
         count = f"{len(found)} of {count_of(len(evidence.forward_convolutions(trial)), 'convolution')}"
-        are = "is a matrix product" if len(found) == 1 else "are matrix products"
-        message = f"{count} {are}, because no two patches overlap: {listing(names, 6)}"
+        message = f"matrix product, as no two patches overlap: {count} ({listing(names)})"
         yield LD508.finding(
             trial.name,
             joined((message, wording.cost_words(trial, seconds)), ", "),

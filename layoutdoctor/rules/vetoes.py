@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.advice import (
-    Times,
-    other_cure,
-    refusal,
-    severity_of_gain,
-    speed_words,
-)
+from layoutdoctor.rules.advice import Times, other_cure, refusal, severity_of_gain
 from layoutdoctor.rules.decisions import WAYS_AROUND, is_applied_in_forward
+from layoutdoctor.words import speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -81,4 +81,4 @@ def test_a_ratio_has_its_interval_and_its_certainty() -> None:
     }
     for (low, median, high), said in cases.items():
         ratio = answer.Ratio(name="eager", low=low, median=median, high=high, verdict=judge(low, high))
-        assert words.ratio_words(ratio) == said
+        assert words.gain_words(ratio) == said
