@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loops import for_each
+import pytest
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page, rules_index
@@ -14,8 +14,6 @@ from layoutdoctor.rules import ALL_RULES, Rule
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS
 
 if TYPE_CHECKING:
-    import pytest
-
     from layoutdoctor.rules.known_faults import Fault
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -77,7 +75,7 @@ def test_a_rule_has_a_module_and_a_page_of_its_own_with_its_code_in_the_name() -
     assert {path.stem for path in rules.glob("*.md")} == set(modules.values())
 
 
-@for_each("rule", ALL_RULES)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 def test_a_page_has_a_title_a_summary_and_six_parts_and_links_to_issues_only(rule: Rule) -> None:
     page = rule_page(rule)
     (_, summary), *parts = passages_of(rule)

@@ -19,6 +19,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 from trace_builders import (
     a_generated_copy,
     a_permuted_copy,
@@ -105,8 +106,8 @@ BY_TORCH = a_call("f0", owner="framework", direction="to_channels_last", locatio
 def a_trial_of(
     *conversions: Conversion, name: str = "eager-channels-last", nodes: tuple[FxNode, ...] = (NODE,), **changes: Any
 ) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes, conversions=conversions)
-    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
+    graph = {"name": "eager", "conversions": conversions}
+    return with_graph(*nodes, name=name, graph=graph, **{"kernels": kernels(seconds=20e-3), **changes})
 
 
 def test_what_is_said_of_calls(told: Told) -> None:

@@ -27,6 +27,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import against
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
 from layoutdoctor.rules.decisions import leaves_out_backward
@@ -54,10 +55,6 @@ STATIC: dict[str, Any] = {"is_static": True, "kernels": None, "measurement": Non
 def with_cards(*decisions: Decision | None, name: str = "inductor", **changes: Any) -> Trial:
     graphs = tuple(a_graph(d, name=f"graph {i}") for i, d in enumerate(decisions))
     return a_trial(name, **{"graphs": graphs, **changes})
-
-
-def against(name: str, median: float, width: float = 0.03) -> dict[str, Any]:
-    return {"comparison": a_comparison(a_ratio(name, median, width))}
 
 
 # ---------------------------------------------------------------------------------------------------------- LD201

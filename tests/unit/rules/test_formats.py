@@ -25,6 +25,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_parameter, with_graph
 
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.rules.ld205_input_format import LD205
@@ -98,10 +99,6 @@ def test_what_is_no_matter_of_the_input() -> None:
 WEIGHT = (64, 64, 3, 3)
 
 
-def a_weight(name: str, layout: Layout | None = None) -> FxNode:
-    return a_placeholder(name, layout or contiguous(WEIGHT), "weight")
-
-
 def a_convolution_of(name: str, value: str, layout: Layout | None = None) -> FxNode:
     return a_node(name, "aten.convolution.default", (value, "w"), layout=layout or contiguous())
 
@@ -116,7 +113,7 @@ PERMUTE = a_node(
     module="n1",
 )
 NODES = (
-    a_weight("w"),
+    a_parameter("w"),
     a_placeholder("x"),
     a_convolution_of("stem", "x"),
     a_node("layer_norm", "aten.native_layer_norm.default", ("stem",), layout=contiguous((4, 56, 56, 64))),
@@ -129,8 +126,8 @@ COPIES = tuple(a_conversion(f"copy {i}", owner="framework", seconds=1e-3, bytes_
 
 
 def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes or NODES)
-    return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
+    seen = {"kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes}
+    return with_graph(*(nodes or NODES), name="eager", graph={"name": "eager"}, **seen)
 
 
 def test_what_is_said_of_mixed_formats(told: Told) -> None:
@@ -150,7 +147,7 @@ def test_what_is_said_of_mixed_formats(told: Told) -> None:
 
 
 def test_parameters_in_both_formats_are_converted_by_one_call_only_if_they_have_one_rank() -> None:
-    last, volume = a_weight("w2", channels_last(WEIGHT)), a_weight("w3", contiguous((8, 8, 3, 3, 3)))
+    last, volume = a_parameter("w2", channels_last(WEIGHT)), a_parameter("w3", contiguous((8, 8, 3, 3, 3)))
     (flat,), (both,) = (mixed(an_eager(*NODES[:2], last, *more)) for more in ((), (volume,)))
 
     assert flat.suggestion == "convert all of them to one format: model = model.to(memory_format=torch.channels_last)"
@@ -163,8 +160,8 @@ def test_what_is_no_mixture() -> None:
     asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
     called = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
     for trial in (
-        an_eager(a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
-        an_eager(a_weight("w", channels_last(WEIGHT)), *NODES[1:]),
+        an_eager(a_parameter("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
+        an_eager(a_parameter("w", channels_last(WEIGHT)), *NODES[1:]),
         an_eager(*NODES[:2], called, reader),
         an_eager(*NODES[:2], clone, reader, kernels=kernels(asked)),
     ):

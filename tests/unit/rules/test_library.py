@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
-    a_comparison,
     a_diagnosis,
     a_location,
-    a_ratio,
     a_trial,
     blocked,
     channels_last,
     contiguous,
     kernels,
 )
+from rule_builders import against
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_pair,
@@ -82,10 +81,6 @@ def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **ch
     own = one_call(1, seconds=1e-3) if conversions is None else conversions
     trial = a_trial(kernels=on_a_gpu(*own), **changes.pop("trial", {}))
     return list(LD111.check(a_diagnosis(trial, *others, **changes)))
-
-
-def against(name: str, median: float) -> dict[str, Any]:
-    return {"comparison": a_comparison(a_ratio(name, median))}
 
 
 def test_what_is_no_finding() -> None:

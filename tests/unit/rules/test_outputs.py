@@ -17,6 +17,7 @@ from builders import (
     contiguous,
     finder,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
@@ -123,7 +124,7 @@ def a_call(
 
 
 def calling(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference") -> Trial:
-    return a_trial(name, graphs=(a_graph(name="graph 0", direction=direction, nodes=nodes),))
+    return with_graph(*nodes, name=name, graph={"direction": direction})
 
 
 def test_what_is_said_of_raw_reads(told: Told) -> None:

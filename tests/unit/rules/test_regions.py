@@ -25,6 +25,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.buffers import densified
@@ -67,8 +68,8 @@ def a_broken_trial(
     nodes: tuple[FxNode, ...] = (NODE, OF_VIDEOS),
     **changes: Any,
 ) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes, breakers=breakers, conversions=conversions)
-    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
+    graph = {"name": "eager", "breakers": breakers, "conversions": conversions}
+    return with_graph(*nodes, name=name, graph=graph, **{"kernels": kernels(seconds=25e-3), **changes})
 
 
 def test_what_is_said_of_breakers(told: Told) -> None:
@@ -176,9 +177,7 @@ DECISION = a_decision(*(a_convolution(f"convolution_{i}") for i in range(4)))
 
 
 def a_copy(id: str, role: str | None, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "role": role, "seconds": None}
-    fields |= {"source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
-    return a_conversion(id, **{**fields, "bytes_moved": 1 << 20, **changes})
+    return a_compilers_copy(id, **{"role": role, "seconds": None, "bytes_moved": 1 << 20, **changes})
 
 
 ENTRY = a_copy("in", "entry", location=a_location(3), module="body.0")

@@ -26,6 +26,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, a_parameter
 from trace_builders import (
     a_recorded_pair,
     a_recorded_trial,
@@ -200,7 +201,7 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
 repeated, repeated_in_trace = finder(LD102.check), finder_in_trace(LD102.check)
 
 CONVOLUTION = "aten.convolution.default"
-WEIGHT = a_placeholder("primals_1", contiguous((64, 64, 3, 3)), "weight")
+WEIGHT = a_parameter("primals_1")
 RELU = a_node("relu", inputs=("x",))
 READERS = tuple(a_node(f"convolution_{i}", CONVOLUTION, ("relu", "primals_1")) for i in (1, 2, 3))
 
@@ -233,9 +234,7 @@ IN_TRAINING = (THREE[0], a_reading("r9", "convolution_backward"))
 
 
 def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "source": contiguous(), "node": node}
-    fields |= {"target": channels_last(), "direction": "to_channels_last", "source_value": "buf3"}
-    return a_conversion(id, **{**fields, "value": f"{id} buffer", **changes})
+    return a_compilers_copy(id, **{"node": node, "source_value": "buf3", "value": f"{id} buffer", **changes})
 
 
 def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +30,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
@@ -69,8 +71,7 @@ def unfolded(layout: Any = None) -> tuple[FxNode, ...]:
     )
 
 
-def an_eager(*nodes: FxNode, name: str = "eager", **changes: Any) -> Trial:
-    return a_trial(name, graphs=(a_graph(name="eager", nodes=nodes),), **changes)
+an_eager = partial(with_graph, name="eager", graph={"name": "eager"})
 
 
 def test_what_is_said_of_batch_norms(told: Told) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
@@ -71,7 +73,7 @@ def a_flat_one(node: str = "convolution", **changes: Any) -> Convolution:
 
 
 def with_convolutions(*convolutions: Convolution, **changes: Any) -> Trial:
-    return a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),))
+    return with_graph(graph={"decision": a_decision(*convolutions), **changes})
 
 
 def test_flat_convolutions(told: Told) -> None:
@@ -161,8 +163,7 @@ NODES = (
 )
 
 
-def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
-    return a_trial(**{"graphs": (a_graph(a_decision(), nodes=nodes),), **changes})
+a_trial_of = partial(with_graph, graph={"decision": a_decision()})
 
 
 def test_tensors_in_both_formats(told: Told) -> None:

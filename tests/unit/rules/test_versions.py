@@ -12,7 +12,6 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_failed_trial,
-    a_graph,
     a_kernel,
     a_location,
     a_node,
@@ -24,6 +23,7 @@ from builders import (
     kernels,
 )
 from packaging.version import Version
+from rule_builders import with_graph
 
 import layoutdoctor
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
@@ -54,7 +54,7 @@ STRIDED = a_node("as_strided", "aten.as_strided.default", ("x",))
 def found(*nodes: FxNode, decision: Any = None, torch: str = "2.9.1+cu128", **changes: Any) -> list[Finding]:
     environment = an_environment(torch=torch, cudnn=changes.pop("cudnn", None))
     subject = a_subject(device=changes.pop("device", "cuda"), mode=changes.pop("mode", "inference"))
-    trial = a_trial(graphs=(a_graph(decision, nodes=nodes),))
+    trial = with_graph(*nodes, graph={"decision": decision})
     return list(LD301.check(a_diagnosis(trial, environment=environment, subject=subject, **changes)))
 
 
@@ -62,7 +62,7 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     expected, returned = channels_last(), channels_last() if same else contiguous()
     of_eager = Equivalence(status=eager_status, output_layouts=(expected,))
     trials: tuple[Trial, ...] = (
-        a_trial("eager", graphs=(a_graph(name="eager", nodes=nodes),), equivalence=of_eager),
+        with_graph(*nodes, name="eager", graph={"name": "eager"}, equivalence=of_eager),
         a_trial(equivalence=Equivalence(status=status, output_layouts=(returned,))),
     )
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
@@ -187,4 +187,4 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
 
 def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None, name: str = "inductor") -> Trial:
     seen = kernels(kernels=(ran,)) if ran is not None else None
-    return a_trial(name, graphs=(a_graph(decision, nodes=nodes),), kernels=seen)
+    return with_graph(*nodes, name=name, graph={"decision": decision}, kernels=seen)

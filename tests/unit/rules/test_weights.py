@@ -27,6 +27,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, a_parameter, with_graph
 from trace_builders import finder_in_trace, to_channels_last
 
 from layoutdoctor.rules.ld103_weight_conversion import LD103
@@ -136,23 +137,16 @@ def test_what_is_suggested_for_converted_weights(told: Told) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- LD106
-def a_parameter(name: str) -> FxNode:
-    return a_placeholder(name, contiguous(SHAPE), "weight")
-
-
 def a_cast(name: str, of: str, **changes: Any) -> FxNode:
     fields: dict[str, Any] = {"dtype": "bfloat16", "layout": contiguous(SHAPE), "location": a_location(12)}
     return a_node(name, "prims.convert_element_type.default", (of,), **{**fields, **changes})
 
 
 a_casting_conversion = partial(
-    a_conversion,
-    owner="compiler",
-    graph="graph 0",
+    a_compilers_copy,
     tensor="weight",
     source=contiguous(SHAPE),
     target=channels_last(SHAPE),
-    direction="to_channels_last",
     dtype="float32",
     target_dtype="bfloat16",
     seconds=5e-4,
@@ -163,7 +157,7 @@ TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
 
 
 def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = "inductor", **changes: Any) -> Trial:
-    return a_trial(name, **{"graphs": (a_graph(nodes=nodes, conversions=conversions),), **changes})
+    return with_graph(*nodes, name=name, graph={"conversions": conversions}, **changes)
 
 
 def test_what_is_said_of_cast_weights(told: Told) -> None:
