@@ -153,7 +153,7 @@ def _severity(times: Times, facts: _Facts) -> Severity:
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     trial, conversions = facts.trial, facts.of(pairs)
     returned = sum(conversion.cause == GIVES_STRIDES for conversion in conversions)
-    cost = wording.sum_words(trial, pairs, wording.estimate_words(pairs)) or wording.moved_words(_bytes(pairs))
+    cost = wording.conversion_cost_words(trial, pairs)
     shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     total = count_of(len(pairs), "round trip")
     if evidence.is_trace(trial):

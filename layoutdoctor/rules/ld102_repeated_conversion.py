@@ -42,7 +42,7 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
         moved = sum_of_known(sum(known) - max(known) if known else None for known in sizes)
         yield LD102.finding(
             trial.name,
-            _message(values, repeated, again, moved),
+            _message(values, repeated, again),
             _suggestion(diagnosis, trial, repeated[0][1][0]),
             severity=evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in again)),
             conversions=again,
@@ -127,8 +127,8 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
     return (sum(c.seconds or 0.0 for c in conversions), sum(c.bytes_moved or 0 for c in conversions))
 
 
-def _message(values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion], moved: int | None) -> str:
-    cost = wording.sum_words(values.trial, again) or wording.moved_words(moved or None)
+def _message(values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion]) -> str:
+    cost = wording.conversion_cost_words(values.trial, again)
     repetitions = f"repetitions: {cost}" if cost else None
     costliest = _tensor_words(values, *repeated[0])
     if len(repeated) == 1:

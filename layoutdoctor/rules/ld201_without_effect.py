@@ -61,7 +61,7 @@ def _rank_words(convolutions: Sequence[Convolution]) -> str:
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
-    """The tensors that the compiler brings back from channels_last_3d, with the caller's layouts or with channels_last input."""
+    """Tensors that the compiler brings back from channels_last_3d, if there are any."""
     where, conversions = _returned_of(diagnosis, trial)
     if not conversions:
         return None

@@ -34,14 +34,14 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         outputs = listing(distinct(f"output {change.number}" for change in changes))
         names = listing(distinct(shown(change.trial.name) for change in changes), 2)
         line = line_words(breaker.location) if breaker is not None and breaker.location is not None else None
-        if "contiguous_format" in first.expected.memory_formats:
-            known = "the time leaves out the conversion back (pytorch #114070)"
-        else:
-            known = "pytorch #197109 is such a case"
+        estimate = ""
         if seconds is not None:
             whole = first.trial.kernel_seconds
-            known += f", an estimated {format_seconds(seconds)}"
-            known += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+            estimate = f", an estimated {format_seconds(seconds)}"
+            estimate += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+        known = f"the time leaves out the conversion back{estimate} (pytorch #114070)"
+        if "contiguous_format" not in first.expected.memory_formats:
+            known = f"pytorch #197109 is such a case{f'; conversion back{estimate}' if estimate else ''}"
         message = (
             f"{outputs}: {returned} under {names}, {expected} under {shown(eager)}, with equal values",
             None if breaker is None else f"lost at {breaker.op}{f' ({line})' if line is not None else ''}",

@@ -52,18 +52,12 @@ def cost_words(
     return f"{cost}, {amount} of it while nothing else ran"
 
 
-def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
-    """The time of conversions if it was recorded, else the bytes they move; None if neither is known."""
-    seconds = sum_of_known(conversion.seconds for conversion in conversions)
-    if seconds is None:
-        return moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))
-    return sum_words(trial, conversions, estimate_words(conversions))
-
-
-def sum_words(trial: Trial, costs: Sequence[Conversion | RedundantPair], *remarks: str | None) -> str | None:
-    """The time of all of them, and the part of it in which nothing else ran, as ``cost_words`` has it."""
+def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPair]) -> str | None:
+    """The time of conversions or round trips if it was recorded, else the bytes they move; None if neither is known."""
+    seconds = sum_of_known(cost.seconds for cost in costs)
     exposed = sum_of_known(cost.exposed_seconds for cost in costs)
-    return cost_words(trial, sum_of_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
+    time = cost_words(trial, seconds, estimate_words(costs), exposed_seconds=exposed)
+    return time or moved_words(sum_of_known(cost.bytes_moved for cost in costs))
 
 
 def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
