@@ -125,9 +125,12 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
     unit = "layer" if len(distinct(b.module for b in breakers)) == len(calls) else "call"
     where = f"{listing(lost)} lost at {count_of(len(calls), f'{breakers[0].op} {unit}')}"
-    what = joined((where + _place_words(breakers), worst.reason), ": ")
+    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
+    places = listing(distinct(b.module for b in breakers), _MODULES_NAMED) or listing(lines, _LINES_NAMED)
+    there = f" ({places})" if places else ""
+    what = joined((where + there, worst.reason), ": ")
     if _is_foreign(worst):  # its reason is what a reader needs first
-        what = joined((where, worst.reason), ": ") + _place_words(breakers)
+        what = joined((where, worst.reason), ": ") + there
     return LD104.finding(
         trial.name,
         joined((what, joined((_paid_words(paid), wording.conversion_cost_words(trial, paid)), ", "))),
@@ -137,13 +140,6 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
         evidence=(*(b.node for b in breakers), *(id for b in breakers for id in b.conversions)),
         at=worst,
     )
-
-
-def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
-    modules = distinct(breaker.module for breaker in breakers)
-    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
-    places = listing(modules, _MODULES_NAMED) or listing(lines, _LINES_NAMED)
-    return f" ({places})" if places else ""
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:

@@ -95,17 +95,12 @@ def _compiled_conversions(trial: Trial) -> list[Conversion]:
     return [c for c in found if c.owner == "compiler" and c.direction != "none"]
 
 
-def _without(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """The trial with as many graphs that differs from another one in layout optimization alone, which is off."""
+def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial that has layout optimization off and is alike else, if the compiler converts fewer tensors in it."""
     wanted = msgspec.structs.replace(trial.configuration, layout_optimization="off")
     same = (o for o in diagnosis.trials if msgspec.structs.replace(o.configuration, name=wanted.name) == wanted)
     found = [off for one in same if (off := diagnosis.measured_trial(one.name)) is not None and off.status == "ok"]
-    return next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
-
-
-def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """The trial without layout optimization if the compiler converts fewer tensors in it."""
-    off = _without(diagnosis, trial)
+    off = next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
     is_cure = off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
     return off if is_cure else None
 
