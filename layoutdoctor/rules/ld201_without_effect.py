@@ -71,13 +71,16 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = (
         f"{count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}" if back else None,
-        f"{count_of(len(outputs), 'output')} copied to channels_last_3d{_cost_words(outputs)}" if outputs else None,
+        f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
+        if outputs
+        else None,
         f"end of the format at {listing(ends, 3)}" if ends else None,
     )
     off = _cure_by_off(diagnosis, where)
     left = None
     if off is not None:
-        left = f"{shown(off.name)}: {len(_compiled_conversions(off)) or 'none'} of {len(_compiled_conversions(where))}"
+        count = len(_compiled_conversions(off)) or "none"
+        left = f"without layout optimization {count} of {len(_compiled_conversions(where))}"
     return joined((f"{shown(where.name)}: {joined(words, ', ')}", left))
 
 

@@ -109,7 +109,8 @@ def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conv
         return f"{start}; no conversion of an activation or gradient seen to follow"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     fused = sum(c.fused for c in written)
-    words = f"{count_of(len(written), 'tensor')} converted for it{f' ({fused} fused)' if fused else ''}"
+    by = f"{wording.owner_words(written)}{f' ({fused} fused)' if fused else ''}"
+    words = f"{count_of(len(written), 'tensor')} converted {by}"
     cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
     moved = wording.moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))
     return joined((start, joined((words, cost or moved), ", ")))

@@ -37,7 +37,9 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
         message = (
             f"1-D convolution, whose 3-D tensors have no channels-last format: {len(found)} of "
             f"{count_of(every, 'convolution')}",
-            f"no redundant copy in front of {places}: the kernel needs it, and eager makes it too" if copied else None,
+            f"not redundant: the copy in front of {places}, which the kernel needs and eager makes too"
+            if copied
+            else None,
         )
         yield LD210.finding(
             trial.name,

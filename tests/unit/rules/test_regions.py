@@ -130,8 +130,8 @@ def test_the_parts_of_one_call_in_a_compiled_graph_are_one_call() -> None:
     paid = (back("e0"), back("e1"))
     once, twice = (a_broken_trial(*some, conversions=paid) for some in (parts, (*parts, again)))
     (one,), (two,) = broken(once), broken(twice)
-    assert one.message.startswith("channels_last is lost at 1 interpolate layer (up; model.py:19): ")
-    assert two.message.startswith("channels_last is lost at 2 interpolate calls (up; model.py:19): ")
+    assert one.message.startswith("channels_last lost at 1 interpolate layer (up): ")
+    assert two.message.startswith("channels_last lost at 2 interpolate calls (up): ")
 
 
 VIDEO = (2, 4, 5, 6, 6)
