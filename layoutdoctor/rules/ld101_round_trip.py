@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.trial import Trial
 
-_KINDS_NAMED = 2
 # The first conversion goes out of the layout that the library computes in, or into it.
 _OUT = ("to_contiguous", "from_blocked")
 _INTO = ("to_channels_last", "to_blocked")
@@ -112,15 +111,10 @@ class _Facts:
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Which way, and around what; of several kinds the two most frequent with their numbers."""
+        """Which way, and around what; of several kinds the most frequent with its number."""
         ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
-        counts = Counter(self.around(pair) for pair in pairs)
-        if len(counts) == 1:
-            return joined((ways, *counts), " ")
-        around = [f"{count} {words}" for words, count in counts.most_common(_KINDS_NAMED)]
-        if len(counts) > _KINDS_NAMED:
-            around.append(count_of(len(counts) - _KINDS_NAMED, "more kind"))
-        return joined((ways, *around), ", ")
+        ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
+        return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")
 
 
 def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
@@ -169,7 +163,7 @@ def _proof_words(pairs: Sequence[RedundantPair]) -> str:
     proofs = [pair.confidence or "graph" for pair in pairs]
     weakest = [proof for proof in PROOF_WORDS if proof in proofs][-1]
     words = PROOF_WORDS[weakest]
-    return words if len({*proofs}) == 1 else f"({proofs.count(weakest)} of them {words})"
+    return words if len({*proofs}) == 1 else f"({proofs.count(weakest)} {words})"
 
 
 def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:

@@ -61,7 +61,7 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
         joined((count_of(launch_count(weights), "weight conversion"), wording.owner_words(weights)), " ")
         + ("" if is_trace else " on every call"),
         wording.step_words(weights),
-        f"{guessed} of them {PROOF_WORDS['order']}" if guessed else None,
+        f"{guessed} of them known {PROOF_WORDS['order']}" if guessed else None,
     )
     seconds = wording.cost_words(trial, sum_of_known(c.seconds for c in weights))
     cost = wording.conversion_cost_words(trial, weights) if is_trace else seconds

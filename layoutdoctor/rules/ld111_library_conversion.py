@@ -131,7 +131,7 @@ def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conv
     seconds, whole = sum_of_known(c.seconds for c in conversions), kernels.convolution_seconds
     share = None
     if seconds is not None and whole and len(of_convolutions(kernels, conversions)) == len(conversions):
-        share = f"{format_share(seconds / whole)} of the convolution time"
+        share = f"{format_share(seconds / whole)} of convolution time"
     estimated = wording.estimate_words(conversions)
     return wording.cost_words(trial, seconds, share, estimated) or wording.conversion_cost_words(trial, conversions)
 
@@ -141,7 +141,7 @@ def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
     count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
     if not count or _wanted(conversions) != "torch.channels_last":
         return None
-    return f"{count} of them for the buffer of a result that is not written yet"
+    return f"conversions of buffers that no result is in yet: {count}"
 
 
 def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
@@ -163,7 +163,7 @@ def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Con
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
         count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
         named += [f"{count} in {rule.code}"] if count else []
-    return f" ({listing(named)} as well)" if named else ""
+    return f" (also {listing(named)})" if named else ""
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:

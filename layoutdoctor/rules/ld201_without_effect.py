@@ -55,9 +55,9 @@ def _is_idle(decision: Decision) -> bool:
 
 
 def _rank_words(convolutions: Sequence[Convolution]) -> str:
-    """The ranks, as Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
+    """The reason, as Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
     ranks = {convolution.rank or 0 for convolution in convolutions}
-    return "" if not ranks or ranks & {0, 2} else f" (2-D only, not {' or '.join(f'{n}-D' for n in sorted(ranks))})"
+    return "" if not ranks or ranks & {0, 2} else " (only 2-D)"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:

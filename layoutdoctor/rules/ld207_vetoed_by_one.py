@@ -30,7 +30,7 @@ def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
         if deciding:
             names = listing([convolution_words(c) for c in deciding], 2)
             others = decision.convolution_count - len(deciding)
-            rest = f"{count_of(others, 'other convolution')} not made channels-last"
+            rest = f"also for {count_of(others, 'other convolution')}"
             message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}; "
             message += rest if others > 0 else "no other convolution"
         yield veto_finding(LD207, diagnosis, trial, decision, message)

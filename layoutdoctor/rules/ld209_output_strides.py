@@ -32,7 +32,7 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         breaker = _breaker(first)
         seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is first.trial])
         outputs = listing(distinct(f"output {change.number}" for change in changes))
-        names = listing(distinct(shown(change.trial.name) for change in changes), 2)
+        names = listing(distinct(shown(change.trial.name) for change in changes), 1)
         line = line_words(breaker.location) if breaker is not None and breaker.location is not None else None
         estimate = ""
         if seconds is not None:

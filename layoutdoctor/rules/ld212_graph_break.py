@@ -33,7 +33,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             own = [conversion for conversion in both if not conversion.fused]
             seconds, moved = sum_of_known(c.seconds for c in own), sum_of_known(c.bytes_moved for c in both)
             cost = wording.cost_words(trial, seconds, wording.estimate_words(own)) or wording.moved_words(moved)
-            fused = f"{2 - len(own)} of 2 conversions in a kernel that computes as well" if len(own) < 2 else None
+            fused = f"{2 - len(own)} of 2 conversions fused" if len(own) < 2 else None
             why = listing(distinct(trial.graph_break_reasons), 1)
             region = (
                 f"graph break after {exit_.module or exit_.node or first.name} in a channels-last region: "

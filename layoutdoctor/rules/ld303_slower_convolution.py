@@ -99,8 +99,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
     facts = (
         count_of(len(slow.kernels), "call") if len(slow.kernels) > 1 else None,
         "backward" if kernel.backward else None,
-        f"{slow.groups} groups",
-        None if modules else kernel.problem,
+        f"{slow.groups} groups" if modules else kernel.problem,
     )
     name = f"{joined(('grouped convolution', listing(modules, 2)), ' ')} ({joined(facts, ', ')})"
     ratio = f"{format_ratio(slow.seconds / fast.seconds)} slower in profiled iterations"
@@ -128,7 +127,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD303.finding(
             trial.name,
             f"channels_last for convolutions with several channels per group: {names}; cuDNN's kernels for them can be "
-            "some 30 times slower in it (pytorch #34977)",
+            "some 30 times slower (pytorch #34977)",
             "measure it on the device itself, with layout optimization on and off",
             evidence=[convolution.node for convolution in grouped],
             at=grouped[0],

@@ -51,10 +51,10 @@ def strided_reductions(diagnosis: Diagnosis) -> Iterator[Finding]:
                 name, place = slow.op.called or base_name(slow.op.target), slow.op.module
                 yield LD304.finding(
                     slow_trial.name,
-                    f"the reduction {slow.kernel} ({joined((name, place), ' in ')}) takes "
-                    f"{wording.cost_words(slow_trial, slow.seconds)} in {shown(slow_trial.name)} and "
-                    f"{format_seconds(fast.seconds)} in {shown(fast_trial.name)} for the same elements: "
-                    f"{format_ratio(slow.seconds / fast.seconds)} slower; a strided reduction, not a layout conversion",
+                    f"strided reduction {slow.kernel} ({joined((name, place), ' in ')}): "
+                    f"{wording.cost_words(slow_trial, slow.seconds)} in {shown(slow_trial.name)}, "
+                    f"{format_seconds(fast.seconds)} in {shown(fast_trial.name)} for the same elements, "
+                    f"{format_ratio(slow.seconds / fast.seconds)} slower; no layout conversion",
                     "judge the format by the time of the whole model, not by this kernel",
                     evidence=(slow.kernel, fast.kernel),
                     at=slow.op,

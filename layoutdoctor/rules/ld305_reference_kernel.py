@@ -37,7 +37,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
-            f"code that is not made to be fast, {listing(codes)}: {count_of(len(kernels), 'call')}"
+            f"code that is not made to be fast ({listing(codes)}): {count_of(len(kernels), 'call')}"
             f"{f' in {dtypes}' if dtypes else ''}{where}, {wording.cost_words(trial, evidence.seconds_of(kernels))}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, kernels),

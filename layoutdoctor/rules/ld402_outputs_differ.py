@@ -45,7 +45,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     if evidence.is_channels_last(trial) and not times.computes_right(last):
         too = "" if trial.name == last else f"{shown(last)} differs too: "
         return (
-            f"{too}the model itself depends on the strides of its tensors, as as_strided() does",
+            f"{too}the model depends on strides, as as_strided() does",
             "keep the input's layout, or replace as_strided() by indexing that does not see strides",
         )
     same = msgspec.structs.replace(trial.configuration, name="", layout_optimization="off")

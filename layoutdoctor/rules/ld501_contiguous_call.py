@@ -82,13 +82,14 @@ def _finding_about_call(
         for name in c.required_by
         if not evidence.is_convolution_named(name, evidence.nodes_of_graph(trial, c.graph))
     )
-    place = line_words(first.location) if first.location is not None else first.module or "the model"
+    place = f" in {first.module}" if first.module is not None else ""
+    place = place if first.location is None else f" at {line_words(first.location)}"
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
     call, tensor = _call_words(trial, first), f"{formats} tensor ({wording.shape_of(first.source)})"
     is_assignment = _called(trial, first) == _ASSIGNMENT
-    what = f"{call} at {place} on a {tensor}"
+    what = f"{call}{place} on a {tensor}"
     if is_assignment:
-        what = f"copy at {place} of a {tensor} into one of another layout"
+        what = f"copy{place} of a {tensor} into one of another layout"
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
     free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
     severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))

@@ -32,8 +32,8 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{count_of(len(gradients), 'gradient')} with the bytes of the parameter, but other strides "
-            f"({listing(pairs, 1)}): the warning 'Grad strides do not match bucket view strides' is spurious "
+            f"{count_of(len(gradients), 'gradient')} with the parameter's bytes, but other strides "
+            f"({listing(pairs, 1)}): 'Grad strides do not match bucket view strides' is spurious "
             f"(pytorch #47163){cause}",
             None,
             evidence=[g.parameter for g in gradients],

@@ -182,7 +182,7 @@ def test_C07_the_flag_is_applied_to_none_of_four_convolutions() -> None:
     finding = the_finding(diagnosis, "LD201", "inductor")
     off = diagnosis.trial("inductor-layout-opt-off")
 
-    assert tells(finding, "layout optimization reaches 0 of 4 convolutions (2-D only, not 3-D)")
+    assert tells(finding, "layout optimization reaches 0 of 4 convolutions (only 2-D)")
     assert (finding.module, line_of(finding)) == ("head", 11)
     assert decision_of(graph_of(trial_of(diagnosis, "inductor"))).applied is True
     assert "torch.channels_last_3d" in suggestion_of(finding)
@@ -361,7 +361,7 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
         (64, 1, 1, 1),
         (64, 1, 64, 64),
     )
-    assert tells(finding, "with the bytes of the parameter ... is spurious ... 47163")
+    assert tells(finding, "with the parameter's bytes ... is spurious ... 47163")
     assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
     assert [c for c in found if c.source is not None and c.source.shape[2:] == (1, 1)] == []

@@ -159,7 +159,7 @@ def test_the_findings_about_the_stack_are_true_and_there_are_no_others() -> None
     assert round_trips == {name for name, row in truth_of(SEED).items() if row["conversions"]}
     (library, by_hand) = the_finding(diagnosis, "LD111"), truth_of(SEED)["inductor"]["conversion_seconds"]
     assert library.message.startswith(
-        "9 layout conversions by cuDNN (4 in LD101 and 3 in LD103 as well): to channels_last (6) and to contiguous "
+        "9 layout conversions by cuDNN (also 4 in LD101 and 3 in LD103): to channels_last (6) and to contiguous "
         "(3), of activations (6) and weights (3); 10.5 ms of 36.7 ms kernel time (29 %"
     )
     assert library.seconds == pytest.approx(by_hand, rel=0.1)

@@ -13,8 +13,8 @@ from builders import a_diagnosis, a_recommendation, a_trial
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
-LONGEST_MESSAGE = 210
-"""Characters: two lines of a text report of 120 characters behind the code."""
+LONGEST_MESSAGE = 220
+"""Characters, with short names: under three lines of a text report."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> 
     assert list(rule.check(a_diagnosis(trial))) == []
 
 
-def test_no_message_of_a_reviewed_finding_is_longer_than_two_lines_of_a_report() -> None:
+def test_no_message_of_a_reviewed_finding_is_longer_than_a_reader_takes_in_at_once() -> None:
     reviewed = sorted((Path(__file__).parents[2] / "golden" / "findings").glob("*.txt"))
     lines = [line.strip() for path in reviewed for line in path.read_text(encoding="utf-8").splitlines()]
     messages = [

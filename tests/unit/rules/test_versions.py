@@ -119,7 +119,9 @@ def test_a_trace_shows_a_convolution_template(tmp_path: Path, torch: str, count:
 
     findings = layoutdoctor.examine_trace(tmp_path / "t.json").findings
 
-    assert [f"{name} ran (pytorch #173068" in f.message for f in findings if f.code == "LD301"] == [True] * count
+    assert [f"(pytorch #173068); here: {name} ran" in f.message for f in findings if f.code == "LD301"] == [
+        True
+    ] * count
     pointwise = a_decision(a_convolution("conv", weight_shape=(8, 8, 1, 1)))
     ran = with_nodes(decision=pointwise, ran=a_kernel(name, library="inductor"))
     environment, subject = an_environment(torch="2.12.0"), a_subject(device="cuda")
