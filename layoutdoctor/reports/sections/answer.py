@@ -175,7 +175,7 @@ def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
     speed = f"{shown_name(best.name)}, {gain_words(best)}"
     if best.verdict == SLOWER and best.median < 1 - EQUALITY:
         return f"{_default(diagnosis)} is faster than anything else tried; next: {speed}"
-    return f"{_default(diagnosis)} is as fast as anything tried; best: {speed}"
+    return f"{_default(diagnosis)} is as fast as anything tried; next: {speed}"
 
 
 def _claim_different(diagnosis: Diagnosis) -> str:
