@@ -46,7 +46,7 @@ called, called_in_trace = finder(LD501.check), finder_in_trace(LD501.check)
 a_copy_back = partial(an_eager_copy, source=channels_last(), target=contiguous(), direction="to_contiguous")
 
 
-def test_what_is_said_of_eager_copies(told: Told) -> None:
+def test_eager_copies_of_a_trace_are_one_finding_with_their_ways_shapes_and_cost(told: Told) -> None:
     copies = (
         an_eager_copy("c0", location=a_location(12), module="block.norm"),
         an_eager_copy("c1", location=a_location(12), module="block.norm"),
@@ -66,7 +66,7 @@ def test_what_is_said_of_eager_copies(told: Told) -> None:
     assert list(LD108.check(a_diagnosis(of_a_model))) == []
 
 
-def test_what_is_said_of_copies_that_permute(told: Told) -> None:
+def test_copies_that_permute_are_a_note_if_they_take_one_percent(told: Told) -> None:
     copies = (a_permuted_copy("p0"), a_permuted_copy("p1", location=a_location(31), module="blocks.1"))
     told("Copies of attention are a note that keeps them apart from layout conversions", permuted(*copies))
     sliced = strided_layout((8, 12, 197, 64), (12 * 200 * 64, 200 * 64, 64, 1))
@@ -110,7 +110,7 @@ def a_trial_of(
     return with_graph(*nodes, name=name, graph=graph, **{"kernels": kernels(seconds=20e-3), **changes})
 
 
-def test_what_is_said_of_calls(told: Told) -> None:
+def test_each_line_that_calls_contiguous_is_a_finding_with_its_part_of_the_conversions(told: Told) -> None:
     told("Each line is a finding", called(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH)))
     last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
     told(
@@ -130,7 +130,7 @@ def test_what_is_said_of_calls(told: Told) -> None:
     )
 
 
-def test_which_configuration_a_call_is_told_of() -> None:
+def test_a_call_is_reported_of_the_default_else_where_it_costs_most() -> None:
     eager, inductor = a_trial_of(a_call()), a_trial_of(a_call(seconds=1e-3), name="inductor")
     fused = a_trial_of(a_call(seconds=None, fused=True), name="inductor")
     assert [f.configuration for f in called(eager, inductor)] == ["inductor"]
@@ -151,7 +151,7 @@ def test_which_configuration_a_call_is_told_of() -> None:
     assert [f.severity for f in called(a_trial_of(a_call(), is_static=True))] == ["note"]
 
 
-def test_what_is_suggested_for_calls(told: Told) -> None:
+def test_a_call_is_to_be_deleted_unless_something_else_needs_the_layout(told: Told) -> None:
     view = a_node("view", "aten.view.default", ("clone",))
     told(
         "A layout that something else needs is a note",

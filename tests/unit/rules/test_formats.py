@@ -57,7 +57,7 @@ def compared(*trials: Trial, median: float = 1.25, inputs: Any = IMAGES, **chang
     return given(*trials, **{"comparison": comparison, "subject": a_subject(inputs=inputs), **changes})
 
 
-def test_what_is_said_of_contiguous_input(told: Told) -> None:
+def test_contiguous_input_is_reported_if_channels_last_was_measured_faster(told: Told) -> None:
     entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
     exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
     weight, weight2 = (a_conversion(f"reorder {number}", tensor="weight") for number in (2, 3))
@@ -87,7 +87,7 @@ def test_what_is_said_of_contiguous_input(told: Told) -> None:
     )
 
 
-def test_what_is_no_matter_of_the_input() -> None:
+def test_input_is_not_reported_if_it_is_channels_last_or_nothing_right_is_faster() -> None:
     different = a_trial(LAST, equivalence=Equivalence(status="different"))
     assert compared(median=1.02) == compared(a_trial(), different) == []
     # One channel satisfies both formats at once.
@@ -130,7 +130,7 @@ def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
     return with_graph(*(nodes or NODES), name="eager", graph={"name": "eager"}, **seen)
 
 
-def test_what_is_said_of_mixed_formats(told: Told) -> None:
+def test_the_first_layer_that_makes_a_contiguous_model_channels_last_is_named(told: Told) -> None:
     told("The first flip is named with what follows it", mixed(an_eager()))
     told("Without times it is a note and without conversions there are none reported", mixed(an_eager(kernels=None)))
     for median in (1.2, 0.8):
@@ -154,7 +154,7 @@ def test_parameters_in_both_formats_are_converted_by_one_call_only_if_they_have_
     assert both.suggestion == f"convert all of them to one format: each parameter {BY_RANK}"
 
 
-def test_what_is_no_mixture() -> None:
+def test_a_format_that_was_given_or_chosen_is_no_mixture() -> None:
     clone = a_node("clone", "aten.clone.default", ("x",), layout=channels_last())
     reader = a_convolution_of("c1", "clone", channels_last())
     asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")

@@ -61,7 +61,7 @@ def verified(cure: Trial) -> list[Finding]:
     return findings(with_pairs(), cure, comparison=a_comparison(FASTER_LAST), recommendation=advice)
 
 
-def test_what_it_says_of_a_model(told: Told) -> None:
+def test_round_trips_of_one_kind_are_one_finding_of_the_default(told: Told) -> None:
     told("A round trip is a warning with its layouts what is between its cost and its place", findings(with_pairs()))
     pairs = (
         a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
@@ -82,7 +82,7 @@ def test_what_it_says_of_a_model(told: Told) -> None:
     )
 
 
-def test_how_severe_it_is() -> None:
+def test_a_round_trip_is_a_warning_from_two_percent_on_unless_it_pays() -> None:
     def severities(*trials: Trial, **changes: Any) -> list[str]:
         return [finding.severity for finding in findings(*trials, **changes)]
 
@@ -98,7 +98,7 @@ def test_how_severe_it_is() -> None:
     assert severities(a_trial(kernels=kernels(THERE, BACK))) == []
 
 
-def test_what_it_suggests_for_a_model(told: Told) -> None:
+def test_the_cure_of_a_round_trip_follows_from_the_configuration(told: Told) -> None:
     told(
         "The baseline is an error where a verified configuration has no round trip",
         verified(a_trial("inductor-channels-last")),
@@ -166,7 +166,7 @@ def proved_by(confidence: str | None, seconds: float | None = 4e-4, **changes: A
     return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
 
 
-def test_what_it_says_of_a_trace(told: Told) -> None:
+def test_round_trips_of_a_trace_are_one_finding_with_their_proof(told: Told) -> None:
     told(
         "A round trip that shapes prove is reported with its costs and what to record next",
         in_trace(proved_by("shapes", exposed_seconds=0.00016)),
@@ -186,7 +186,7 @@ def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(told: Told) -> 
     assert (finding.severity, finding.seconds) == ("note", 4e-4)
 
 
-def test_what_it_suggests_for_a_trace(told: Told) -> None:
+def test_the_format_that_the_library_wants_is_to_be_recorded_next(told: Told) -> None:
     told("A library that computes contiguous is met with a contiguous model", in_trace(a_recorded_pair("k2", "k1")))
     told("Five dimensions are channels last 3d", in_trace(proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
@@ -246,7 +246,7 @@ def of_one_value(count: int = 2, **changes: Any) -> list[Conversion]:
     return [to_channels_last(f"k{i}", **{"source_value": "t1", **changes}) for i in range(count)]
 
 
-def test_what_is_said_of_repetitions(told: Told) -> None:
+def test_a_value_that_is_converted_twice_alike_is_a_repetition(told: Told) -> None:
     told(
         "One activation converted for three readers is one finding about the two repetitions",
         repeated(a_trial_of(THREE, an_inference())),
@@ -261,7 +261,7 @@ def test_what_is_said_of_repetitions(told: Told) -> None:
     )
 
 
-def test_what_is_suggested_for_repetitions(told: Told) -> None:
+def test_the_producer_is_to_write_the_layout_that_its_readers_want(told: Told) -> None:
     forward = to_channels_last("k0", source_value="t1", module="conv_1")
     backward = to_channels_last(
         "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4

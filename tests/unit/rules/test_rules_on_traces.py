@@ -70,7 +70,7 @@ def place_of(i: int) -> dict[str, Any]:
     return {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
 
 
-def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> None:
+def test_seven_rules_speak_of_a_trace_and_their_work_grows_with_it() -> None:
     few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
     for trial in (a_recorded_trial(), a_recorded_trial(*few), a_recorded_trial(kernels=None, graphs=())):
         assert codes(a_trace_diagnosis(trial)) == []

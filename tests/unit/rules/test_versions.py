@@ -68,7 +68,7 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
 
 
-def test_what_it_says(told: Told) -> None:
+def test_a_known_fault_is_reported_with_its_versions_and_what_shows_it_here(told: Told) -> None:
     told("A half precision conv3d on torch 2 9 without a new cudnn is reported", found(CONV3D, cudnn="91002"))
     lost = LD301.check(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
     told("Strides lost when padding is decomposed are reported where an output shows it", lost)
@@ -97,7 +97,7 @@ def test_a_nightly_has_the_faults_of_its_release(torch: str, advice: str | None)
     assert advised == ([True] if advice else [])
 
 
-def test_what_does_not_meet_a_fault() -> None:
+def test_other_versions_devices_and_circumstances_meet_no_fault() -> None:
     for changes in ({"cudnn": "91500"}, {"cudnn": "90701"}, {"cudnn": None}, {"cudnn": "91002", "device": "cpu"}):
         assert found(CONV3D, **changes) == []
     old: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
