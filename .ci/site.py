@@ -9,13 +9,13 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = "layoutdoctor/rules/pages/"
+RULES = "layoutdoctor/rules/"
 ELSEWHERE = {"README.md": "start.md", "CHANGELOG.md": "changelog.md", "skills/layoutdoctor/SKILL.md": "skill.md"}
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are kept elsewhere."""
-    for path in sorted((ROOT / PAGES).glob("*.md")):
+    for path in sorted((ROOT / RULES).glob("ld*.md")):
         files.append(File.generated(config, f"rules/{path.name}", abs_src_path=str(path)))
     for source, page in ELSEWHERE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
@@ -29,4 +29,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace("](docs/", "](")
     for source, target in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{up}{source}", f"]({up}{target}")
-    return re.sub(rf"\]\((?:\.\./)*{PAGES}", f"]({up}rules/", markdown)
+    return re.sub(rf"\]\((?:\.\./)*{RULES}(?=ld)", f"]({up}rules/", markdown)

@@ -17,7 +17,7 @@ from layoutdoctor.examination.costs import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import clean, place_of, project_path
-from layoutdoctor.rules.round_trips import LD101 as ROUND_TRIP
+from layoutdoctor.rules.ld101_round_trip import LD101 as ROUND_TRIP
 from layoutdoctor.run.diagnose import record_only
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import count_of, distinct, joined, layout_words, op_words

@@ -55,7 +55,7 @@ CONFIDENCE_WORDS: dict[str | None, str] = {
 
 PROOF_WORDS = {
     "graph": "by the data flow of the compiled graph",
-    "shapes": "with shapes that agree all along the way",
+    "shapes": "by shapes that agree",
     "grid": "by launch grids that agree",
     "order": "by the order of kernels only",
 }
@@ -253,17 +253,31 @@ def shown(name: str) -> str:
     return "the default" if name == BASELINE else name_in_words(name)
 
 
-def ratio_words(ratio: Ratio) -> str:
-    """How much faster or slower than the baseline: ``"looks 1.15x faster (0.98 to 1.31), not certain"``."""
-    low, median, high = ratio.low, ratio.median, ratio.high
-    word = "faster"
+def interval_words(low: float, high: float) -> str:
+    """The interval of a ratio: ``"0.98 to 1.31"``."""
+    return f"{low:.2f} to {high:.2f}"
+
+
+def gain_words(ratio: Ratio, than: str | None = None) -> str:
+    """
+    How much faster or slower a configuration is: ``"looks 1.15x faster than eager (0.98 to 1.31), not certain"``.
+
+    Args:
+        than: What it is compared with, in words; None if that is the baseline and goes without saying.
+    """
+    low, median, high, word = ratio.low, ratio.median, ratio.high, "faster"
     if median < 1 and ratio.verdict != "equal":
         low, median, high, word = 1 / high, 1 / median, 1 / low, "slower"
-    interval = f"({low:.2f} to {high:.2f})"
+    interval = f"({interval_words(low, high)})"
     if ratio.verdict == "equal":
-        return f"as fast {interval}"
-    words = f"{format_ratio(median)} {word} {interval}"
+        return joined(("as fast", f"as {than}" if than else None, interval), " ")
+    words = joined((f"{format_ratio(median)} {word}", f"than {than}" if than else None, interval), " ")
     return words if ratio.verdict == word else f"looks {words}, not certain"
+
+
+def speed_words(ratio: Ratio, than: str | None = None) -> str:
+    """``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster (0.99 to 1.11), not certain"``."""
+    return f"{shown(ratio.name)} {'' if ratio.verdict == 'inconclusive' else 'is '}{gain_words(ratio, than)}"
 
 
 # ---------------------------------------------------------------------------------------------- reports only

@@ -49,8 +49,10 @@ def _find_rule(name: str, rules: Sequence[Rule]) -> Rule:
 def _as_markdown(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:
     from layoutdoctor.reports.rules_page import rule_page, rules_index
 
-    index = [rules_index(rules, "#{}")] if len(chosen) in (0, len(rules)) else []
-    return "\n".join((*index, *map(rule_page, chosen)))
+    pages = list(map(rule_page, chosen))
+    if len(chosen) in (0, len(rules)):
+        pages.insert(0, rules_index(rules, lambda rule: f"#{rule.code.lower()}-{rule.name}"))
+    return "\n".join(pages)
 
 
 def _as_text(chosen: Sequence[Rule], rules: Sequence[Rule]) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from layoutdoctor.rules import Rule
 
@@ -34,12 +34,12 @@ def _paragraphs(text: str) -> list[str]:
     return [paragraph.strip() for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
-def rules_index(rules: Sequence[Rule], address: str) -> str:
+def rules_index(rules: Sequence[Rule], address: Callable[[Rule], str]) -> str:
     """
     A table of the rules in Markdown, each with a link to its page.
 
     Args:
-        address: Where the pages are, with ``{}`` for the name of one, such as ``"pages/{}.md"``.
+        address: Where a rule's page is.
     """
-    rows = [f"| [{rule.code}]({address.format(rule.page)}) | {rule.name} | {rule.summary} |" for rule in rules]
+    rows = [f"| [{rule.code}]({address(rule)}) | {rule.name} | {rule.summary} |" for rule in rules]
     return "\n".join(("| code | rule | finds |", "| --- | --- | --- |", *rows)) + "\n"

@@ -1,4 +1,4 @@
-"""The rules: what layoutdoctor looks for in a diagnosis. Each is a pure function of the record; a file has a family."""
+"""The rules: what layoutdoctor looks for in a diagnosis. Each is a pure function of the record, in its own file."""
 
 from __future__ import annotations
 
@@ -8,18 +8,41 @@ from layoutdoctor.diagnosis.answer import SEVERITIES
 from layoutdoctor.errors import first_line
 from layoutdoctor.rules.advice import is_of_interest, with_measured_cure
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.decisions import LD201, LD202, LD206, LD207, LD208, LD210
-from layoutdoctor.rules.differences import LD306, LD307
 from layoutdoctor.rules.evidence import main_trial
-from layoutdoctor.rules.formats import LD205, LD502
-from layoutdoctor.rules.library import LD108, LD110, LD111
-from layoutdoctor.rules.outputs import LD209, LD402, LD505
-from layoutdoctor.rules.regions import LD104, LD105, LD212
-from layoutdoctor.rules.round_trips import LD101, LD102
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
-from layoutdoctor.rules.source import LD211, LD501, LD503, LD504, LD507, LD508
-from layoutdoctor.rules.versions import LD301
-from layoutdoctor.rules.weights import LD103, LD106
+from layoutdoctor.rules.ld101_round_trip import LD101
+from layoutdoctor.rules.ld102_repeated_conversion import LD102
+from layoutdoctor.rules.ld103_weight_conversion import LD103
+from layoutdoctor.rules.ld104_layout_breaker import LD104
+from layoutdoctor.rules.ld105_entry_exit import LD105
+from layoutdoctor.rules.ld106_cast_with_conversion import LD106
+from layoutdoctor.rules.ld108_strided_copy import LD108
+from layoutdoctor.rules.ld110_permuted_copy import LD110
+from layoutdoctor.rules.ld111_library_conversion import LD111
+from layoutdoctor.rules.ld201_without_effect import LD201
+from layoutdoctor.rules.ld202_vetoed import LD202
+from layoutdoctor.rules.ld205_input_format import LD205
+from layoutdoctor.rules.ld206_forward_backward import LD206
+from layoutdoctor.rules.ld207_vetoed_by_one import LD207
+from layoutdoctor.rules.ld208_dynamic_shapes import LD208
+from layoutdoctor.rules.ld209_output_strides import LD209
+from layoutdoctor.rules.ld210_conv1d import LD210
+from layoutdoctor.rules.ld211_parameter_strides import LD211
+from layoutdoctor.rules.ld212_graph_break import LD212
+from layoutdoctor.rules.ld301_known_fault import LD301
+from layoutdoctor.rules.ld302_batch_norm_input import LD302
+from layoutdoctor.rules.ld303_slower_convolution import LD303
+from layoutdoctor.rules.ld304_strided_reduction import LD304
+from layoutdoctor.rules.ld305_reference_kernel import LD305
+from layoutdoctor.rules.ld306_generated_kernel import LD306
+from layoutdoctor.rules.ld307_slower_operation import LD307
+from layoutdoctor.rules.ld402_outputs_differ import LD402
+from layoutdoctor.rules.ld501_contiguous_call import LD501
+from layoutdoctor.rules.ld502_mixed_formats import LD502
+from layoutdoctor.rules.ld503_flat_conv3d import LD503
+from layoutdoctor.rules.ld504_ambiguous_format import LD504
+from layoutdoctor.rules.ld505_as_strided import LD505
+from layoutdoctor.rules.ld507_refused_view import LD507
+from layoutdoctor.rules.ld508_matrix_product import LD508
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from layoutdoctor.examination.choice import EQUALITY, demands, eligible_names, j
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import be, count_of, distinct, joined, listing, ratio_words, shown
+from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, shown, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,14 +70,11 @@ class Times:
         trial = self.diagnosis.measured_trial(name)
         return trial is None or trial.equivalence is None or trial.equivalence.status != "different"
 
-    def is_faster(self, name: str, than: str) -> bool:
-        """Whether a configuration is certainly faster than another one, and its outputs are not known to be wrong."""
-        gain = self.over(name, than)
-        return gain is not None and gain.verdict == FASTER and self.computes_right(name)
-
     def is_advisable(self, name: str, than: str) -> bool:
-        """Whether a configuration may be advised instead of another one: it is faster, and no other one beats it."""
-        return self.is_faster(name, than) and self.better_than(name) is None
+        """Whether one configuration may be advised instead of another: certainly faster, right, and beaten by none."""
+        gain = self.over(name, than)
+        is_faster = gain is not None and gain.verdict == FASTER and self.computes_right(name)
+        return is_faster and self.better_than(name) is None
 
     def better_than(self, name: str) -> Ratio | None:
         """The fastest configuration that is more than 3 % faster than one and demands no more; None if none is."""
@@ -133,21 +130,8 @@ class Times:
         """Whether trials without the trouble were measured and none of them may be faster: the trouble pays."""
         gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
         known = [gain for gain in gains if gain is not None]
-        return bool(known) and all(gain.verdict != FASTER and not _may_be_faster(gain) for gain in known)
-
-
-def _may_be_faster(ratio: Ratio) -> bool:
-    return ratio.verdict == INCONCLUSIVE and ratio.median > 1
-
-
-def speed_words(ratio: Ratio) -> str:
-    """``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster (0.99 to 1.11), not certain"``."""
-    return f"{shown(ratio.name)} {is_words(ratio)}"
-
-
-def is_words(ratio: Ratio) -> str:
-    """A ratio in words behind the name of its configuration: ``is 1.2x faster (...)`` or ``looks ...``."""
-    return f"{'' if ratio.verdict == INCONCLUSIVE else 'is '}{ratio_words(ratio)}"
+        may_be = (gain.verdict == FASTER or (gain.verdict == INCONCLUSIVE and gain.median > 1) for gain in known)
+        return bool(known) and not any(may_be)
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
@@ -156,7 +140,7 @@ def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
     if better is None or times.is_baseline(other.name):
         return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
     beside = "" if own is None or times.is_baseline(trial.name) else f"; {shown(own.name)} {format_ratio(own.median)}"
-    return f"{ratio_words(better)}{beside}"
+    return f"{gain_words(better)}{beside}"
 
 
 OFF = ("inductor-layout-opt-off",)
@@ -182,7 +166,7 @@ def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
 
 
 def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
-    """The same, whatever is recommended."""
+    """A suggestion for a trial unless the measurements speak against it, whatever is recommended."""
     return words if is_worth_trying(times, trial, ways) else refusal(times, trial, ways)
 
 
@@ -232,7 +216,7 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
     best = max(slow, key=lambda ratio: ratio.median)
     others = len({ratio.name for ratio in slow}) - 1
     start = joined((None if best.verdict == INCONCLUSIVE else "no faster", against), " ")
-    rest = f"; {count_of(others, 'other')} {be(others)} no better" if others else ""
+    rest = f"; {count_of(others, 'other')} no better" if others else ""
     return joined((start, speed_words(best) + rest), ": ")
 
 
@@ -251,7 +235,7 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
     if not chosen or any(map(is_this, chosen)) or not times.is_advisable(advice.configuration, name):
         return None
     ratio = times.ratio(advice.configuration)
-    return f"use {shown(advice.configuration)}" + ("" if ratio is None else f": {ratio_words(ratio)}")
+    return f"use {shown(advice.configuration)}" + ("" if ratio is None else f": {gain_words(ratio)}")
 
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
@@ -352,7 +336,7 @@ def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: R
     elif (better := times.better_than(trial.name)) is not None:
         why = f"{shown(better.name)} is faster"
     elif ratio.verdict == FASTER and base is not None:
-        return f"{shown(trial.name)}: {ratio_words(ratio)} than {shown(base.name)}"
+        return f"{shown(trial.name)}: {gain_words(ratio, shown(base.name))}"
     else:
-        why = ratio_words(ratio)
+        why = gain_words(ratio)
     return f"{shown(trial.name)} was tried: {why}"

@@ -1,4 +1,4 @@
-"""A rule: a code, a name, a function from a diagnosis to findings, and a page that explains it (``pages/``)."""
+"""A rule: a code, a name, a function from a diagnosis to findings, and the page beside it that explains it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from layoutdoctor.examination.costs import places_of, sum_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from importlib.abc import Traversable
 
     from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.costs import Place
 
     Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
-
-PAGES = resources.files("layoutdoctor.rules") / "pages"
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,15 @@ class Rule:
     check: Callable[[Diagnosis], Iterator[Finding]]
 
     @property
-    def page(self) -> str:
-        """Name of its page."""
-        return f"{self.code.lower()}-{self.name}"
+    def page(self) -> Traversable:
+        """Its page in Markdown, beside the module of ``check``; there is no such file for a user's own rule."""
+        return resources.files("layoutdoctor.rules") / f"{self.check.__module__.rpartition('.')[2]}.md"
 
     @property
     def documentation(self) -> str:
         """The rule's page in Markdown, without its title; of a user's own rule ``check``'s docstring, or its name."""
-        page = PAGES / f"{self.page}.md"
-        if page.is_file():
-            return page.read_text(encoding="utf-8").partition("\n\n")[2]
+        if self.page.is_file():
+            return self.page.read_text(encoding="utf-8").partition("\n\n")[2]
         return inspect.getdoc(self.check) or self.name
 
     @property

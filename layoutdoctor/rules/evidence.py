@@ -138,6 +138,11 @@ def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
     return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
+def seconds_of(kernels: Iterable[Kernel]) -> float:
+    """The time of some kernels together; of those without a time none."""
+    return sum(kernel.seconds or 0.0 for kernel in kernels)
+
+
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
     """A duration over the trial's kernel time; None if either was not recorded."""
     return seconds / trial.kernel_seconds if seconds is not None and trial.kernel_seconds else None
@@ -168,6 +173,11 @@ def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
 def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
     """The convolutions on the decision cards of graphs."""
     return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
+
+
+def forward_convolutions(trial: Trial) -> list[Convolution]:
+    """The convolutions of a trial without those of a backward."""
+    return [c for c in convolutions_of(forward_graphs(trial)) if not c.is_backward]
 
 
 def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
@@ -217,7 +227,7 @@ def is_convolution(node: FxNode) -> bool:
 
 
 def is_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
-    """The same for a node by its name; judged by the name if the node was not recorded."""
+    """Whether a node, known by its name, runs a convolution forward; judged by the name if it was not recorded."""
     return is_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import places_of, sum_of_known
+from layoutdoctor.examination.costs import sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import distinct, joined, line_words, listing, shape_words
+from layoutdoctor.words import distinct, joined, listing, shape_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.examination.costs import Place
 
 Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
@@ -53,28 +52,12 @@ def cost_words(
     return f"{cost}, {amount} of it while nothing else ran"
 
 
-def conversion_cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
-    """The time of conversions if it was recorded, else the bytes they move; None if neither is known."""
-    seconds = sum_of_known(conversion.seconds for conversion in conversions)
-    if seconds is None:
-        return moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))
-    return sum_words(
-        trial, conversions, convolution_share_words(trial, seconds, conversions), estimate_words(conversions)
-    )
-
-
-def sum_words(trial: Trial, costs: Sequence[Conversion | RedundantPair], *remarks: str | None) -> str | None:
-    """The time of all of them, and the part of it in which nothing else ran, as ``cost_words`` has it."""
+def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPair]) -> str | None:
+    """The time of conversions or round trips if it was recorded, else the bytes they move; None if neither is known."""
+    seconds = sum_of_known(cost.seconds for cost in costs)
     exposed = sum_of_known(cost.exposed_seconds for cost in costs)
-    return cost_words(trial, sum_of_known(cost.seconds for cost in costs), *remarks, exposed_seconds=exposed)
-
-
-def convolution_share_words(trial: Trial, seconds: float | None, conversions: Iterable[Conversion]) -> str | None:
-    """The share of all kernels that ran for a convolution; None if not all conversions are a library's."""
-    whole = trial.kernels.convolution_seconds if trial.kernels is not None else None
-    if seconds is None or not whole or any(conversion.owner != "library" for conversion in conversions):
-        return None
-    return f"{format_share(seconds / whole)} of the convolution time"
+    time = cost_words(trial, seconds, estimate_words(costs), exposed_seconds=exposed)
+    return time or moved_words(sum_of_known(cost.bytes_moved for cost in costs))
 
 
 def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
@@ -88,24 +71,6 @@ def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
 def moved_words(bytes_moved: int | None) -> str | None:
     """``"6.12 MiB moved"``; None if not recorded."""
     return None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
-
-
-# ------------------------------------------------------------------------------------------------------- places
-def place_words(place: Place) -> str:
-    """A place as in a sentence: ``"in layer3.0 (model.py:15)"``, ``"at model.py:15"``."""
-    line = line_words(place.location) if place.location is not None else None
-    if place.module is None:
-        return f"at {line}"
-    return f"in {place.module}" + (f" ({line})" if line is not None else "")
-
-
-def dearest_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
-    """The place that costs most: ``"most in layer3.0 (model.py:15), 120 us"``; None for one alone."""
-    found = places_of(costs)
-    if len(found) < 2:
-        return None
-    seconds = found[0].seconds
-    return f"most {place_words(found[0])}" + (f", {format_seconds(seconds)}" if seconds is not None else "")
 
 
 # ------------------------------------------------------------------------------------------------------- counts
@@ -135,9 +100,9 @@ def step_words(conversions: Iterable[Conversion]) -> str | None:
 
 
 def owner_words(conversions: Iterable[Conversion]) -> str | None:
-    """``"inserted by the compiler and library"``; None of no conversions."""
+    """``"by the compiler and library"``; None of no conversions."""
     owners = sorted({conversion.owner for conversion in conversions})
-    return f"inserted by the {listing(owners)}" if owners else None
+    return f"by the {listing(owners)}" if owners else None
 
 
 def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
@@ -147,7 +112,7 @@ def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
 
 
 def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:
-    """The same of conversions, the most expensive first."""
+    """The shapes of what conversions read, those of the most expensive first."""
     dearest = sorted(conversions, key=lambda c: -(c.seconds or 0.0))
     return on_shapes(c.source.shape if c.source is not None else None for c in dearest)
 

@@ -81,4 +81,9 @@ def test_a_ratio_has_its_interval_and_its_certainty() -> None:
     }
     for (low, median, high), said in cases.items():
         ratio = answer.Ratio(name="eager", low=low, median=median, high=high, verdict=judge(low, high))
-        assert words.ratio_words(ratio) == said
+        assert words.gain_words(ratio) == said
+    ratio = answer.Ratio(name="eager", low=0.98, median=1.15, high=1.31, verdict="inconclusive")
+    assert words.gain_words(ratio, "the default") == "looks 1.15x faster than the default (0.98 to 1.31), not certain"
+    assert words.speed_words(ratio) == "eager looks 1.15x faster (0.98 to 1.31), not certain"
+    same = answer.Ratio(name="inductor", low=0.98, median=1.0, high=1.01, verdict="equal")
+    assert words.speed_words(same, "eager") == "the default is as fast as eager (0.98 to 1.01)"

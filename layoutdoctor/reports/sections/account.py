@@ -118,7 +118,7 @@ def conversions_sentence(trial: Trial) -> str | None:
         return words
     place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
     there = f" ({clean_name(place)})" if place else ""
-    return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} for nothing{there}"
+    return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} whose conversions undo each other{there}"
 
 
 def decision_sentence(trial: Trial, *, in_full: bool) -> str:

@@ -36,7 +36,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import be, count_of, listing, ratio_words
+from layoutdoctor.words import be, count_of, gain_words, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,18 +155,13 @@ def _default(diagnosis: Diagnosis) -> str:
     return f"torch.compile with {clean(given)}" if given else baseline_phrase(name)
 
 
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
-
-
 def _claim_faster(diagnosis: Diagnosis) -> str:
     ratio = _claimed(diagnosis)
     if ratio is None:
         return ""
-    gain = f"{format_ratio(ratio.median)} faster than {_default(diagnosis)} ({_interval(ratio)})"
-    if ratio.verdict == FASTER:
-        return f"{gain}: {shown_name(ratio.name)}"
-    return f"Looks {gain}, not certain: {shown_name(ratio.name)}; keep {_default(diagnosis)}"
+    gain = gain_words(ratio, _default(diagnosis))
+    keep = "" if ratio.verdict == FASTER else f"; keep {_default(diagnosis)}"
+    return f"{gain[0].upper()}{gain[1:]}: {shown_name(ratio.name)}{keep}"
 
 
 def _claim_busy(_: Diagnosis) -> str:
@@ -177,10 +172,10 @@ def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
     best = _claimed(diagnosis)
     if best is None:
         return f"Nothing else with right outputs was measured beside {_default(diagnosis)}"
-    number = f"{format_ratio(best.median)}, {_interval(best)}: {shown_name(best.name)}"
+    speed = f"{shown_name(best.name)}, {gain_words(best)}"
     if best.verdict == SLOWER and best.median < 1 - EQUALITY:
-        return f"{_default(diagnosis)} is faster than anything else tried (next {number})"
-    return f"{_default(diagnosis)} is as fast as anything tried (best {number})"
+        return f"{_default(diagnosis)} is faster than anything else tried; next: {speed}"
+    return f"{_default(diagnosis)} is as fast as anything tried; next: {speed}"
 
 
 def _claim_different(diagnosis: Diagnosis) -> str:
@@ -188,7 +183,7 @@ def _claim_different(diagnosis: Diagnosis) -> str:
     if advice is None or advice.configuration is None:
         return "Nothing can be recommended: all outputs differ from the reference"
     ratio = advice.speedup
-    speed = "" if ratio is None else f", {format_ratio(ratio.median)} its speed ({_interval(ratio)})"
+    speed = "" if ratio is None else f", {gain_words(ratio)}"
     trial = wrong_baseline(diagnosis) or diagnosis.baseline
     verb = "computes something else" if trial is not None and is_far_off(trial) else "is less exact than allowed"
     return f"{_default(diagnosis)} {verb}: use {shown_name(advice.configuration)}{speed}"
@@ -260,7 +255,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
         free = advice.without_freezing
         best = "nothing is faster"
         if free.speedup is not None:
-            best = f"{shown_name(free.configuration)}, {ratio_words(free.speedup)}"
+            best = f"{shown_name(free.configuration)}, {gain_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"
     yield "Package", _package_sentence(diagnosis)
     yield "Sizes", _sizes_sentence(diagnosis)
@@ -316,7 +311,7 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
         ratio = find_ratio(diagnosis, other.name)
         differs = other.equivalence is not None and other.equivalence.status == "different"
         if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
-            yield f"{shown_name(other.name)}: {ratio_words(ratio)}, but not right: {_error_words(other)}"
+            yield f"{shown_name(other.name)}: {gain_words(ratio)}, but not right: {_error_words(other)}"
 
 
 def _error_words(trial: Trial) -> str:

@@ -18,10 +18,10 @@ from layoutdoctor.words import (
     STATUS_WORDS,
     SWITCH_WORDS,
     count_of,
+    gain_words,
     joined,
     listing,
     plural,
-    ratio_words,
 )
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _model_headline(comparison: ModelComparison) -> str:
         return f"Cannot be judged: {clean(regression.not_judged)}"
     judged = [trial for trial in comparison.trials if trial.change is not None]
     faster = [
-        (trial.change.median, f"{shown_name(trial.name)} {ratio_words(trial.change)}")
+        (trial.change.median, f"{shown_name(trial.name)} {gain_words(trial.change)}")
         for trial in judged
         if trial.change is not None and trial.change.verdict == FASTER and trial.same_as_in_both is None
     ]

@@ -26,7 +26,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, joined, line_words, listing, shown
+from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, interval_words, joined, line_words, listing, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,7 +215,7 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
 
 def format_interval(ratio: Ratio) -> str:
     """A ratio with its interval: ``"1.28x  1.25 to 1.31"``."""
-    return f"{format_ratio(ratio.median)}  {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{format_ratio(ratio.median)}  {interval_words(ratio.low, ratio.high)}"
 
 
 def error_cell(equivalence: Equivalence | None) -> str:

@@ -6,18 +6,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loops import for_each
+import pytest
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page, rules_index
 from layoutdoctor.rules import ALL_RULES, Rule
-from layoutdoctor.rules.base import PAGES
-from layoutdoctor.rules.versions import known_faults
+from layoutdoctor.rules.known_faults import KNOWN_FAULTS
 
 if TYPE_CHECKING:
-    import pytest
-
-    from layoutdoctor.rules.versions import Fault
+    from layoutdoctor.rules.known_faults import Fault
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADINGS = ("What it finds", "Why it costs", "Example", "What to do", "When it is fine", "Source")
@@ -28,7 +25,7 @@ What `LD301` knows of faults of torch, cuDNN and oneDNN that have to do with lay
 pull requests of [PyTorch](https://github.com/pytorch/pytorch/issues). `LD301` reports one if versions, device and
 circumstances all fit.
 
-This page is made from `layoutdoctor/rules/known_faults.json` by `pytest --update-golden`.
+This page is made from `layoutdoctor/rules/known_faults.py` by `pytest --update-golden`.
 """
 
 
@@ -37,7 +34,7 @@ def faults_page() -> str:
     rows = [
         f"| {' | '.join(map(_cell, (fault.what, _versions(fault), fault.device or 'any', fault.advice)))} | "
         f"{fault.source.removeprefix('pytorch ')} |"
-        for fault in known_faults()
+        for fault in KNOWN_FAULTS
     ]
     head = "| fault | versions | device | what to do | source |"
     return "\n".join((_FAULTS_INTRODUCTION, head, "| --- | --- | --- | --- | --- |", *rows)) + "\n"
@@ -59,7 +56,7 @@ def _versions(fault: Fault) -> str:
 
 def test_the_committed_index_and_the_page_of_known_faults_are_up_to_date(update_golden: bool) -> None:
     index, faults = DOCS / "rules" / "README.md", DOCS / "faults.md"
-    rows = rules_index(ALL_RULES, "../../layoutdoctor/rules/pages/{}.md")
+    rows = rules_index(ALL_RULES, lambda rule: f"../../layoutdoctor/rules/{rule.page.name}")
     head = index.read_text(encoding="utf-8").partition("| code |")[0]
     if update_golden:
         index.write_text(head + rows, encoding="utf-8")
@@ -67,10 +64,18 @@ def test_the_committed_index_and_the_page_of_known_faults_are_up_to_date(update_
 
     assert index.read_text(encoding="utf-8") == head + rows
     assert faults.read_text(encoding="utf-8") == faults_page()
-    assert {page.name for page in PAGES.iterdir()} == {f"{rule.page}.md" for rule in ALL_RULES}
 
 
-@for_each("rule", ALL_RULES)
+def test_a_rule_has_a_module_and_a_page_of_its_own_with_its_code_in_the_name() -> None:
+    rules = DOCS.parent / "layoutdoctor" / "rules"
+    modules = {rule.code: rule.check.__module__.rpartition(".")[2] for rule in ALL_RULES}
+
+    assert [module for code, module in modules.items() if not module.startswith(f"{code.lower()}_")] == []
+    assert {path.stem for path in rules.glob("ld*.py")} == set(modules.values())
+    assert {path.stem for path in rules.glob("*.md")} == set(modules.values())
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 def test_a_page_has_a_title_a_summary_and_six_parts_and_links_to_issues_only(rule: Rule) -> None:
     page = rule_page(rule)
     (_, summary), *parts = passages_of(rule)
@@ -78,7 +83,7 @@ def test_a_page_has_a_title_a_summary_and_six_parts_and_links_to_issues_only(rul
 
     assert re.fullmatch(r"LD[1-5]\d\d", rule.code)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
-    assert (PAGES / f"{rule.page}.md").read_text(encoding="utf-8") == page
+    assert rule.page.read_text(encoding="utf-8") == page
     assert summary == [rule.summary]
     assert summary[0].endswith(".")
     assert tuple(heading for heading, _ in parts) == HEADINGS

@@ -36,7 +36,7 @@ from layoutdoctor.diagnosis.trial import Equivalence, Trial
 from layoutdoctor.examination.choice import demands
 from layoutdoctor.rules import Rule, evidence, run_rules
 from layoutdoctor.rules.advice import Times, advised, other_cure, severity_of_loss, use_faster, use_instead
-from layoutdoctor.rules.formats import LD205
+from layoutdoctor.rules.ld205_input_format import LD205
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
@@ -196,7 +196,7 @@ def test_what_was_measured_speaks_against_it(trials: tuple[Trial, ...], ratios: 
 def test_of_several_that_are_no_faster_the_best_is_named() -> None:
     trials, ratios = (a_trial(), a_trial(LAST), a_trial(OFF)), (a_ratio(LAST, 0.8), a_ratio(OFF, 1.0, 0.02))
     diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios))
-    assert suggested(diagnosis, LAST, OFF) == f"{NO_HELP}: {SAID_OFF} is as fast (0.98 to 1.02); 1 other is no better"
+    assert suggested(diagnosis, LAST, OFF) == f"{NO_HELP}: {SAID_OFF} is as fast (0.98 to 1.02); 1 other no better"
 
 
 def test_a_cure_that_goes_against_the_recommended_one_gives_way_to_it() -> None:
@@ -282,7 +282,7 @@ def cured(factor: float | None, **changes: Any) -> Trial:
 @pytest.mark.parametrize(
     ("trial", "words"),
     [
-        (cured(1.25), ": 1.25x faster (1.25 to 1.25) than the default"),
+        (cured(1.25), ": 1.25x faster than the default (1.25 to 1.25)"),
         (cured(0.8), " was tried: 1.25x slower (1.25 to 1.25)"),
         (
             cured(None, measurement=a_measurement(*(s / f for s in BASE[:20] for f in (0.9, 1.3)))),
@@ -314,7 +314,7 @@ def test_what_eager_mode_loses_is_not_answered_by_a_compiled_attempt() -> None:
     trials = a_trial("inductor", measurement=a_measurement(*BASE)), a_trial("eager-channels-last"), attempt
     diagnosis = a_diagnosis(*trials, comparison=a_comparison())
     found = [run_rules(diagnosis, (a_rule("LD104", name),)) for name in ("inductor", "eager-channels-last")]
-    measured = "compiled + flat-conv3d: 1.25x faster (1.25 to 1.25) than the default"
+    measured = "compiled + flat-conv3d: 1.25x faster than the default (1.25 to 1.25)"
     assert [finding.suggestion for (finding,) in found] == [measured, "try something"]
 
 
@@ -326,7 +326,7 @@ def test_a_recommended_cure_that_shares_no_rounds_with_its_base_is_a_warning_wit
         diagnosis = a_diagnosis(base, late, comparison=comparison, recommendation=advice)
         (finding,) = run_rules(diagnosis, (a_rule(),))
         assert finding.severity == severity
-        assert finding.suggestion == "compiled + flat-conv3d: 1.25x faster (1.22 to 1.28) than the default"
+        assert finding.suggestion == "compiled + flat-conv3d: 1.25x faster than the default (1.22 to 1.28)"
 
 
 def test_an_attempt_that_is_not_recommended_has_its_row_and_no_findings() -> None:

@@ -19,6 +19,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 from trace_builders import (
     a_generated_copy,
     a_permuted_copy,
@@ -30,8 +31,9 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.library import LD108, LD110
-from layoutdoctor.rules.source import LD501
+from layoutdoctor.rules.ld108_strided_copy import LD108
+from layoutdoctor.rules.ld110_permuted_copy import LD110
+from layoutdoctor.rules.ld501_contiguous_call import LD501
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -44,7 +46,7 @@ called, called_in_trace = finder(LD501.check), finder_in_trace(LD501.check)
 a_copy_back = partial(an_eager_copy, source=channels_last(), target=contiguous(), direction="to_contiguous")
 
 
-def test_what_is_said_of_eager_copies(told: Told) -> None:
+def test_eager_copies_of_a_trace_are_one_finding_with_their_ways_shapes_and_cost(told: Told) -> None:
     copies = (
         an_eager_copy("c0", location=a_location(12), module="block.norm"),
         an_eager_copy("c1", location=a_location(12), module="block.norm"),
@@ -64,7 +66,7 @@ def test_what_is_said_of_eager_copies(told: Told) -> None:
     assert list(LD108.check(a_diagnosis(of_a_model))) == []
 
 
-def test_what_is_said_of_copies_that_permute(told: Told) -> None:
+def test_copies_that_permute_are_a_note_if_they_take_one_percent(told: Told) -> None:
     copies = (a_permuted_copy("p0"), a_permuted_copy("p1", location=a_location(31), module="blocks.1"))
     told("Copies of attention are a note that keeps them apart from layout conversions", permuted(*copies))
     sliced = strided_layout((8, 12, 197, 64), (12 * 200 * 64, 200 * 64, 64, 1))
@@ -104,11 +106,11 @@ BY_TORCH = a_call("f0", owner="framework", direction="to_channels_last", locatio
 def a_trial_of(
     *conversions: Conversion, name: str = "eager-channels-last", nodes: tuple[FxNode, ...] = (NODE,), **changes: Any
 ) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes, conversions=conversions)
-    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=20e-3), **changes})
+    graph = {"name": "eager", "conversions": conversions}
+    return with_graph(*nodes, name=name, graph=graph, **{"kernels": kernels(seconds=20e-3), **changes})
 
 
-def test_what_is_said_of_calls(told: Told) -> None:
+def test_each_line_that_calls_contiguous_is_a_finding_with_its_part_of_the_conversions(told: Told) -> None:
     told("Each line is a finding", called(a_trial_of(a_call(), a_call("u1", line=16), a_call("u2"), BY_TORCH)))
     last = a_trial_of(a_call(), a_call("u1", line=16), BY_TORCH)
     told(
@@ -128,7 +130,7 @@ def test_what_is_said_of_calls(told: Told) -> None:
     )
 
 
-def test_which_configuration_a_call_is_told_of() -> None:
+def test_a_call_is_reported_of_the_default_else_where_it_costs_most() -> None:
     eager, inductor = a_trial_of(a_call()), a_trial_of(a_call(seconds=1e-3), name="inductor")
     fused = a_trial_of(a_call(seconds=None, fused=True), name="inductor")
     assert [f.configuration for f in called(eager, inductor)] == ["inductor"]
@@ -149,7 +151,7 @@ def test_which_configuration_a_call_is_told_of() -> None:
     assert [f.severity for f in called(a_trial_of(a_call(), is_static=True))] == ["note"]
 
 
-def test_what_is_suggested_for_calls(told: Told) -> None:
+def test_a_call_is_to_be_deleted_unless_something_else_needs_the_layout(told: Told) -> None:
     view = a_node("view", "aten.view.default", ("clone",))
     told(
         "A layout that something else needs is a note",

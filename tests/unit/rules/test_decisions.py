@@ -27,9 +27,16 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import against
 
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.rules.decisions import LD201, LD202, LD206, LD207, LD208, LD210, leaves_out_backward
+from layoutdoctor.rules.decisions import leaves_out_backward
+from layoutdoctor.rules.ld201_without_effect import LD201
+from layoutdoctor.rules.ld202_vetoed import LD202
+from layoutdoctor.rules.ld206_forward_backward import LD206
+from layoutdoctor.rules.ld207_vetoed_by_one import LD207
+from layoutdoctor.rules.ld208_dynamic_shapes import LD208
+from layoutdoctor.rules.ld210_conv1d import LD210
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -48,10 +55,6 @@ STATIC: dict[str, Any] = {"is_static": True, "kernels": None, "measurement": Non
 def with_cards(*decisions: Decision | None, name: str = "inductor", **changes: Any) -> Trial:
     graphs = tuple(a_graph(d, name=f"graph {i}") for i, d in enumerate(decisions))
     return a_trial(name, **{"graphs": graphs, **changes})
-
-
-def against(name: str, median: float, width: float = 0.03) -> dict[str, Any]:
-    return {"comparison": a_comparison(a_ratio(name, median, width))}
 
 
 # ---------------------------------------------------------------------------------------------------------- LD201
@@ -81,7 +84,7 @@ LEFT = a_conversion(
 )
 
 
-def test_what_is_said_without_effect(told: Told) -> None:
+def test_an_optimization_that_reaches_no_convolution_is_reported_with_what_it_costs(told: Told) -> None:
     told("Conv3d left alone by an applied optimization is a note that says why", idle(with_cards(IDLE)))
     told(
         "What the compiler brings back from channels last 3d is counted where it does so",
@@ -111,7 +114,7 @@ def test_what_is_said_without_effect(told: Told) -> None:
         told("The reason is given only where the ranks explain it", idle(with_cards(decision)))
 
 
-def test_what_has_an_effect() -> None:
+def test_an_optimization_that_reaches_a_convolution_or_has_1_d_ones_only_is_not_reported() -> None:
     for trials in (
         (with_cards(a_decision(a_convolution(), *volumes(3))),),
         (with_cards(ACTIVE),),
@@ -120,7 +123,7 @@ def test_what_has_an_effect() -> None:
         assert idle(*trials) == []
 
 
-def test_what_is_suggested_without_effect(told: Told) -> None:
+def test_the_model_is_to_be_converted_by_hand_unless_that_was_measured_as_no_faster(told: Told) -> None:
     told(
         "It is a warning where channels last by hand was measured faster", idle(with_cards(IDLE), **against(LAST, 1.52))
     )
@@ -151,13 +154,13 @@ VETO = a_decision(
 ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layout-opt-forced)"
 
 
-def test_what_is_said_of_a_veto_by_all(told: Told) -> None:
+def test_a_veto_by_all_convolutions_names_its_rule_and_those_that_decided(told: Told) -> None:
     told("A veto names its rule and the convolution that made it", vetoed(with_cards(VETO)))
     repeated = vetoed(with_cards(VETO, name=LAST), with_cards(VETO, VETO))
     assert [f.configuration for f in repeated] == ["inductor"]
 
 
-def test_what_is_no_veto_by_all() -> None:
+def test_a_veto_by_other_rules_or_of_other_configurations_is_no_veto_by_all() -> None:
     both = (a_graph(a_decision(), direction="forward"), a_graph(VETO, name="graph 1", direction="backward"))
     assert vetoed(a_trial(graphs=both)) == []
     for rule in ("config-off", "not-recorded", "grouped-convolution", "dynamic-shape", "only-backward-convolutions"):
@@ -168,7 +171,7 @@ def test_what_is_no_veto_by_all() -> None:
     assert vetoed(with_cards(a_decision(*volumes(), applied=False, rule=VETO.rule))) == []
 
 
-def test_what_is_suggested_for_a_veto(told: Told) -> None:
+def test_the_suggestion_for_a_veto_is_what_was_measured_of_it(told: Told) -> None:
     told("It is a warning where forcing was measured faster", vetoed(with_cards(VETO), **against(FORCED, 1.2)))
     for median, width in ((0.8, 0.03), (1.0, 0.03), (1.0, 0.5)):
         told("What was measured of a veto is said", vetoed(with_cards(VETO), **against(FORCED, median, width)))
@@ -200,7 +203,7 @@ def by_one(*deciding: Convolution, others: tuple[Convolution, ...] = OTHERS, **c
     return a_trial(graphs=(a_graph(decision, direction="forward"),))
 
 
-def test_what_is_said_of_a_veto_by_one(told: Told) -> None:
+def test_a_veto_by_one_convolution_names_it_and_counts_the_others(told: Told) -> None:
     told("The convolution that vetoed is named with the others that suffer from it", vetoed_by_one(by_one(NARROWING)))
     upwards = a_convolution("c", module="up", weight_shape=(64, 128, 2, 2), is_transposed=True)
     for deciding, others in (((GROUPED,), OTHERS[:1]), ((NARROWING, upwards), OTHERS), ((GROUPED,), ())):
@@ -210,7 +213,7 @@ def test_what_is_said_of_a_veto_by_one(told: Told) -> None:
         assert vetoed_by_one(by_one(NARROWING, **changes)) == []
 
 
-def test_what_is_said_of_a_veto_by_symbolic_sizes(told: Told) -> None:
+def test_a_veto_by_symbolic_sizes_names_the_dimensions(told: Told) -> None:
     def with_inputs(*nodes: Any) -> Trial:
         decision = a_decision(
             a_convolution("convolution_1", channels_last=False),
@@ -273,7 +276,7 @@ def in_training(*trials: Trial, **changes: Any) -> list[Finding]:
     return mismatched(*trials, **{"subject": TRAINING, **changes})
 
 
-def test_what_is_said_of_a_mismatch(told: Told) -> None:
+def test_a_backward_without_layout_optimization_is_reported_with_what_is_converted_for_it(told: Told) -> None:
     fused = laid_out_anew("buf1", fused=True)
     reorder = laid_out_anew("reorder 7", owner="library", seconds=1.5e-3, location=a_location(12), module="dw")
     told(
@@ -282,7 +285,7 @@ def test_what_is_said_of_a_mismatch(told: Told) -> None:
     )
 
 
-def test_which_conversions_follow_from_a_mismatch() -> None:
+def test_conversions_of_parameters_at_edges_or_kept_by_channels_last_input_do_not_follow_from_a_mismatch() -> None:
     of_parameter = {"owner": "library", "port": "output 1"}
     for changes in (
         {"tensor": "weight"},
@@ -299,7 +302,7 @@ def test_which_conversions_follow_from_a_mismatch() -> None:
     ]
 
 
-def test_what_is_no_mismatch() -> None:
+def test_a_mismatch_without_conversions_or_between_halves_decided_alike_is_not_reported() -> None:
     given, one = a_subject(mode="training", inputs=(an_input(channels_last((4, 3, 56, 56))),)), laid_out_anew("buf1")
     off = a_configuration("other", layout_optimization="off")
     assert in_training(a_step(), subject=given) == in_training(a_step(name=LAST)) == []
@@ -314,7 +317,7 @@ def test_what_is_no_mismatch() -> None:
         assert not leaves_out_backward(other.graphs)
 
 
-def test_what_is_suggested_for_a_mismatch(told: Told) -> None:
+def test_ways_around_a_mismatch_that_failed_or_are_no_faster_are_not_suggested(told: Told) -> None:
     told(
         "A measured gain of channels last makes it a warning and follows the advice",
         in_training(a_step(), **against(LAST, 1.2)),
@@ -352,7 +355,7 @@ def eager_with(*conversions: Conversion) -> Trial:
     return a_trial("eager", graphs=(a_graph(name="eager", nodes=(node,)),), kernels=kernels(*conversions))
 
 
-def test_what_is_said_of_one_dimensional_convolutions(told: Told) -> None:
+def test_one_dimensional_convolutions_are_counted_and_a_needed_copy_is_called_so(told: Told) -> None:
     told(
         "A graph of 1 d convolutions beside one of 2 d is a part of all",
         one_dimensional(with_cards(a_decision(*flat(1)), a_decision(*flat(3, rank=2)))),

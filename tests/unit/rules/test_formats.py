@@ -25,9 +25,11 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_parameter, with_graph
 
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.formats import LD205, LD502
+from layoutdoctor.rules.ld205_input_format import LD205
+from layoutdoctor.rules.ld502_mixed_formats import LD502
 from layoutdoctor.rules.wording import BY_RANK
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def compared(*trials: Trial, median: float = 1.25, inputs: Any = IMAGES, **chang
     return given(*trials, **{"comparison": comparison, "subject": a_subject(inputs=inputs), **changes})
 
 
-def test_what_is_said_of_contiguous_input(told: Told) -> None:
+def test_contiguous_input_is_reported_if_channels_last_was_measured_faster(told: Told) -> None:
     entry = a_conversion("copy 0", owner="compiler", seconds=None, bytes_moved=8, location=a_location(3), module="a")
     exit_ = a_conversion("reorder 1", location=a_location(14), module="body.3")
     weight, weight2 = (a_conversion(f"reorder {number}", tensor="weight") for number in (2, 3))
@@ -85,7 +87,7 @@ def test_what_is_said_of_contiguous_input(told: Told) -> None:
     )
 
 
-def test_what_is_no_matter_of_the_input() -> None:
+def test_input_is_not_reported_if_it_is_channels_last_or_nothing_right_is_faster() -> None:
     different = a_trial(LAST, equivalence=Equivalence(status="different"))
     assert compared(median=1.02) == compared(a_trial(), different) == []
     # One channel satisfies both formats at once.
@@ -95,10 +97,6 @@ def test_what_is_no_matter_of_the_input() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- LD502
 WEIGHT = (64, 64, 3, 3)
-
-
-def a_weight(name: str, layout: Layout | None = None) -> FxNode:
-    return a_placeholder(name, layout or contiguous(WEIGHT), "weight")
 
 
 def a_convolution_of(name: str, value: str, layout: Layout | None = None) -> FxNode:
@@ -115,7 +113,7 @@ PERMUTE = a_node(
     module="n1",
 )
 NODES = (
-    a_weight("w"),
+    a_parameter("w"),
     a_placeholder("x"),
     a_convolution_of("stem", "x"),
     a_node("layer_norm", "aten.native_layer_norm.default", ("stem",), layout=contiguous((4, 56, 56, 64))),
@@ -128,11 +126,11 @@ COPIES = tuple(a_conversion(f"copy {i}", owner="framework", seconds=1e-3, bytes_
 
 
 def an_eager(*nodes: FxNode, **changes: Any) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes or NODES)
-    return a_trial("eager", **{"graphs": (graph,), "kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes})
+    seen = {"kernels": kernels(*COPIES, a_conversion("reorder 0")), **changes}
+    return with_graph(*(nodes or NODES), name="eager", graph={"name": "eager"}, **seen)
 
 
-def test_what_is_said_of_mixed_formats(told: Told) -> None:
+def test_the_first_layer_that_makes_a_contiguous_model_channels_last_is_named(told: Told) -> None:
     told("The first flip is named with what follows it", mixed(an_eager()))
     told("Without times it is a note and without conversions there are none reported", mixed(an_eager(kernels=None)))
     for median in (1.2, 0.8):
@@ -149,21 +147,21 @@ def test_what_is_said_of_mixed_formats(told: Told) -> None:
 
 
 def test_parameters_in_both_formats_are_converted_by_one_call_only_if_they_have_one_rank() -> None:
-    last, volume = a_weight("w2", channels_last(WEIGHT)), a_weight("w3", contiguous((8, 8, 3, 3, 3)))
+    last, volume = a_parameter("w2", channels_last(WEIGHT)), a_parameter("w3", contiguous((8, 8, 3, 3, 3)))
     (flat,), (both,) = (mixed(an_eager(*NODES[:2], last, *more)) for more in ((), (volume,)))
 
     assert flat.suggestion == "convert all of them to one format: model = model.to(memory_format=torch.channels_last)"
     assert both.suggestion == f"convert all of them to one format: each parameter {BY_RANK}"
 
 
-def test_what_is_no_mixture() -> None:
+def test_a_format_that_was_given_or_chosen_is_no_mixture() -> None:
     clone = a_node("clone", "aten.clone.default", ("x",), layout=channels_last())
     reader = a_convolution_of("c1", "clone", channels_last())
     asked = a_conversion("u0", owner="user", graph="eager", node="clone", direction="to_channels_last")
     called = a_node("clone", "aten.clone.default", ("x",), layout=channels_last(), called="contiguous")
     for trial in (
-        an_eager(a_weight("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
-        an_eager(a_weight("w", channels_last(WEIGHT)), *NODES[1:]),
+        an_eager(a_parameter("w"), a_placeholder("x", channels_last()), a_convolution_of("c1", "x")),
+        an_eager(a_parameter("w", channels_last(WEIGHT)), *NODES[1:]),
         an_eager(*NODES[:2], called, reader),
         an_eager(*NODES[:2], clone, reader, kernels=kernels(asked)),
     ):

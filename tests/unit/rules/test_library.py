@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from builders import (
     Told,
-    a_comparison,
     a_diagnosis,
     a_location,
-    a_ratio,
     a_trial,
     blocked,
     channels_last,
     contiguous,
     kernels,
 )
+from rule_builders import against
 from trace_builders import (
     a_recorded_kernel,
     a_recorded_pair,
@@ -26,7 +25,7 @@ from trace_builders import (
     to_contiguous,
 )
 
-from layoutdoctor.rules.library import LD111
+from layoutdoctor.rules.ld111_library_conversion import LD111
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -84,11 +83,7 @@ def of_a_model(*others: Trial, conversions: list[Conversion] | None = None, **ch
     return list(LD111.check(a_diagnosis(trial, *others, **changes)))
 
 
-def against(name: str, median: float) -> dict[str, Any]:
-    return {"comparison": a_comparison(a_ratio(name, median))}
-
-
-def test_what_is_no_finding() -> None:
+def test_copies_that_no_library_made_and_runs_on_a_cpu_have_no_finding() -> None:
     copy, nothing = an_eager_copy("copy", seconds=1e-3), there(1, direction="none", seconds=1e-3)
     assert findings(copy, nothing) == findings(there(1), kernels=None) == []
     for summary in (kernels(there(1, seconds=1e-3)), on_a_gpu(), None):  # a CPU, a GPU without conversions, nothing
@@ -111,7 +106,7 @@ def test_it_is_a_warning_from_five_percent_or_where_convolutions_pay_a_tenth(tol
         )
 
 
-def test_what_it_says(told: Told) -> None:
+def test_all_conversions_by_libraries_are_one_finding_with_their_sum(told: Told) -> None:
     dear = {"seconds": 2e-4, "location": a_location(31), "op": "aten::convolution_backward"}
     told(
         "All that a library converts is one finding with its sum and what other findings tell of it",
@@ -135,7 +130,7 @@ def test_what_it_says(told: Told) -> None:
     )
 
 
-def test_what_it_suggests_for_a_trace(told: Told) -> None:
+def test_the_format_that_the_library_makes_of_most_inputs_is_to_be_tried(told: Told) -> None:
     row: dict[str, Any] = {"tensor": "unknown", "port": None, "confidence": None, "exposed_seconds": None}
     row |= {"bytes_moved": None, **NAMELESS, **UNPLACED}
     told(
@@ -168,7 +163,7 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
     told("Transposes to cnhw are named as what they are", findings(*transposes))
 
 
-def test_what_it_suggests_for_a_model(told: Told) -> None:
+def test_a_measured_configuration_with_fewer_conversions_is_suggested_if_it_is_faster(told: Told) -> None:
     name = "inductor-channels-last"
     undecided = [there(1, seconds=1e-3), there(2, seconds=1e-3, direction="to_contiguous")]
     for conversions in (None, [there(1, seconds=1e-3, kernel=BATCHED)], undecided):

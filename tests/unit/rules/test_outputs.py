@@ -17,10 +17,13 @@ from builders import (
     contiguous,
     finder,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.outputs import LD209, LD402, LD505
+from layoutdoctor.rules.ld209_output_strides import LD209
+from layoutdoctor.rules.ld402_outputs_differ import LD402
+from layoutdoctor.rules.ld505_as_strided import LD505
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import FxNode, GraphDirection
@@ -35,7 +38,7 @@ def returning(name: str, *layouts: Layout, status: Any = "equal", **changes: Any
     return a_trial(name, equivalence=Equivalence(status=status, output_layouts=layouts), **changes)
 
 
-def test_what_is_said_of_other_strides(told: Told) -> None:
+def test_outputs_in_another_format_than_eagers_are_reported_together(told: Told) -> None:
     frozen = returning("inductor-freezing", channels_last())
     told(
         "A configuration that leaves the conversion back to its caller is named",
@@ -72,7 +75,7 @@ def test_what_is_said_of_other_strides(told: Told) -> None:
     told("A conversion back that can be felt is a warning with its cost", felt)
 
 
-def test_which_outputs_are_compared() -> None:
+def test_only_equal_outputs_of_one_shape_whose_bytes_must_move_are_reported() -> None:
     different = returning("inductor", channels_last(), status="different")
     for other in (different, returning(LAST, channels_last()), returning(EAGER_LAST, channels_last())):
         assert strides(returning("eager", contiguous()), other) == []
@@ -92,7 +95,7 @@ def different(name: str, **changes: Any) -> Trial:
     return a_trial(name, equivalence=Equivalence(**{**fields, **changes}))
 
 
-def test_what_is_said_of_other_values(told: Told) -> None:
+def test_the_cause_of_other_values_follows_from_the_other_configurations(told: Told) -> None:
     bare = different("inductor", reference=None, detail=None)
     told("What was not recorded is left out", values(bare, different("inductor-layout-opt-off")))
     told(
@@ -121,10 +124,10 @@ def a_call(
 
 
 def calling(*nodes: FxNode, name: str = "eager", direction: GraphDirection = "inference") -> Trial:
-    return a_trial(name, graphs=(a_graph(name="graph 0", direction=direction, nodes=nodes),))
+    return with_graph(*nodes, name=name, graph={"direction": direction})
 
 
-def test_what_is_said_of_raw_reads(told: Told) -> None:
+def test_as_strided_on_an_activation_is_a_warning_with_its_lines(told: Told) -> None:
     told("As strided on an activation is a warning", raw(a_trial(), calling(ROLL, a_call())))
     calls = (a_call(), a_call("as_strided_1", location=a_location(9)))
     last = a_trial(EAGER_LAST, equivalence=Equivalence(status="different"))
@@ -137,7 +140,7 @@ def test_what_is_said_of_raw_reads(told: Told) -> None:
         assert [f.configuration for f in raw(calling(ROLL, node, name="inductor"))] == ["inductor"]
 
 
-def test_what_is_no_raw_read_of_the_models_own() -> None:
+def test_as_strided_in_a_backward_by_torch_itself_or_on_a_parameter_is_not_reported() -> None:
     weight, turned = a_placeholder("w", contiguous((64, 64)), "weight"), a_node("t", "aten.t.default", ("w",))
     assert raw(calling(ROLL, a_call(), name="inductor", direction="backward")) == []
     assert raw(calling(weight, turned, a_call(source="t"))) == raw(calling(weight, a_call(source="w"))) == []

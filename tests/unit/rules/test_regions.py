@@ -25,10 +25,13 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.buffers import densified
-from layoutdoctor.rules.regions import LD104, LD105, LD212
+from layoutdoctor.rules.ld104_layout_breaker import LD104
+from layoutdoctor.rules.ld105_entry_exit import LD105
+from layoutdoctor.rules.ld212_graph_break import LD212
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -65,17 +68,17 @@ def a_broken_trial(
     nodes: tuple[FxNode, ...] = (NODE, OF_VIDEOS),
     **changes: Any,
 ) -> Trial:
-    graph = a_graph(name="eager", nodes=nodes, breakers=breakers, conversions=conversions)
-    return a_trial(name, **{"graphs": (graph,), "kernels": kernels(seconds=25e-3), **changes})
+    graph = {"name": "eager", "breakers": breakers, "conversions": conversions}
+    return with_graph(*nodes, name=name, graph=graph, **{"kernels": kernels(seconds=25e-3), **changes})
 
 
-def test_what_is_said_of_breakers(told: Told) -> None:
+def test_breakers_of_one_kind_are_one_finding_with_places_reason_and_cost(told: Told) -> None:
     told("Three norms are one finding with places reason and price", broken(a_trial(), a_broken_trial(*NORMS)))
     paid = (out("e0", seconds=None), back("e1", seconds=None, fused=True))
     told("Without times the bytes are the price", broken(a_broken_trial(NORMS[0], conversions=paid)))
 
 
-def test_what_is_no_breaker() -> None:
+def test_the_models_own_calls_and_what_the_default_has_shown_are_not_reported_as_breakers() -> None:
     own, called = a_breaker("clone", op="contiguous"), a_breaker("clone_1", op="reshape", conversions=("e0",))
     for trial in (
         a_broken_trial(),
@@ -88,7 +91,7 @@ def test_what_is_no_breaker() -> None:
     assert [f.configuration for f in broken(*both)] == ["inductor"]
 
 
-def test_what_is_suggested_for_breakers(told: Told) -> None:
+def test_each_kind_of_breaker_has_its_advice(told: Told) -> None:
     shuffles = tuple(
         a_breaker(f"view_{i}", op="channel_shuffle", module=None, location=a_location(i), reason="") for i in (16, 17)
     )
@@ -127,15 +130,15 @@ def test_the_parts_of_one_call_in_a_compiled_graph_are_one_call() -> None:
     paid = (back("e0"), back("e1"))
     once, twice = (a_broken_trial(*some, conversions=paid) for some in (parts, (*parts, again)))
     (one,), (two,) = broken(once), broken(twice)
-    assert one.message.startswith("channels_last is lost at 1 interpolate layer (up; model.py:19): ")
-    assert two.message.startswith("channels_last is lost at 2 interpolate calls (up; model.py:19): ")
+    assert one.message.startswith("channels_last lost at 1 interpolate layer (up): ")
+    assert two.message.startswith("channels_last lost at 2 interpolate calls (up): ")
 
 
 VIDEO = (2, 4, 5, 6, 6)
 VOLUMES = {"source": channels_last(VIDEO), "target": contiguous(VIDEO), "reason": "", "module": None}
 
 
-def test_what_is_said_of_weights_that_are_made_contiguous_behind_a_breaker(told: Told) -> None:
+def test_weights_that_are_made_contiguous_behind_a_breaker_are_counted_apart(told: Told) -> None:
     weights = tuple(out(f"w{number}", tensor="weight", seconds=None) for number in range(2))
     breaker = a_breaker("repeat", op="repeat", conversions=("w0", "w1", "e0"), **VOLUMES)
     for conversions in (weights, (*weights, out("e0", seconds=None))):
@@ -152,7 +155,7 @@ def test_a_compiled_channels_last_trial_shows_what_the_model_does_to_channels_la
         told("The model, or Inductor against it", broken(a_trial(), a_trial("inductor-channels-last", graphs=(graph,))))
 
 
-def test_what_is_suggested_for_an_operator_that_is_not_torchs_own(told: Told) -> None:
+def test_an_operator_that_is_not_torchs_own_is_to_keep_the_format(told: Told) -> None:
     operators = (
         a_breaker("stem", op="conv2d", conversions=("e0",), bytes_moved=1, module="stem"),
         a_breaker("lif", op="mine::lif", conversions=("e1",), bytes_moved=9, module="lif"),
@@ -174,9 +177,7 @@ DECISION = a_decision(*(a_convolution(f"convolution_{i}") for i in range(4)))
 
 
 def a_copy(id: str, role: str | None, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "role": role, "seconds": None}
-    fields |= {"source": contiguous(), "target": channels_last(), "direction": "to_channels_last"}
-    return a_conversion(id, **{**fields, "bytes_moved": 1 << 20, **changes})
+    return a_compilers_copy(id, **{"role": role, "seconds": None, "bytes_moved": 1 << 20, **changes})
 
 
 ENTRY = a_copy("in", "entry", location=a_location(3), module="body.0")
@@ -188,7 +189,7 @@ def at_edges(*conversions: Conversion, decision: Any = DECISION, **changes: Any)
     return edges(a_trial(graphs=(a_graph(decision, conversions=conversions),)), **changes)
 
 
-def test_what_is_said_of_entries_and_exits(told: Told) -> None:
+def test_conversions_at_the_edges_of_a_region_are_a_note(told: Told) -> None:
     told("One in and one out are named as such and not accused", at_edges(ENTRY, EXIT, *WEIGHTS))
     forward = a_graph(DECISION, name="forward", direction="forward", conversions=(ENTRY,))
     backward = a_graph(DECISION, name="backward", direction="backward", conversions=(EXIT, WEIGHTS[0]))
@@ -196,7 +197,7 @@ def test_what_is_said_of_entries_and_exits(told: Told) -> None:
     told("The backward graph is left out", edges(a_trial(graphs=(forward, backward)), subject=training))
 
 
-def test_what_is_no_entry_or_exit() -> None:
+def test_a_graph_without_channels_last_convolutions_or_with_a_measured_gain_has_no_finding_about_its_edges() -> None:
     idle = a_decision(a_convolution(channels_last=False))
     assert at_edges(*WEIGHTS) == at_edges(ENTRY, decision=idle) == at_edges(ENTRY, decision=None) == []
     for median, count in ((1.25, 0), (1.0, 1)):  # a gain of channels_last input is a matter of LD205
@@ -220,7 +221,7 @@ def cuts(*graphs: Graph, name: str = "inductor", **changes: Any) -> Trial:
     return a_trial(name, graphs=graphs, **{"graph_break_reasons": ("call to print at model.py:20",), **changes})
 
 
-def test_what_is_said_of_graph_breaks(told: Told) -> None:
+def test_a_graph_break_in_a_channels_last_region_is_reported_with_its_cost(told: Told) -> None:
     told("A region left and entered again at a break is reported with what it costs", cut(cuts(*at_break({}, {}))))
     fused = {"fused": True, "seconds": None, "location": None, "module": None}
     told(

@@ -26,6 +26,7 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, a_parameter
 from trace_builders import (
     a_recorded_pair,
     a_recorded_trial,
@@ -36,7 +37,8 @@ from trace_builders import (
 )
 
 from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-from layoutdoctor.rules.round_trips import LD101, LD102
+from layoutdoctor.rules.ld101_round_trip import LD101
+from layoutdoctor.rules.ld102_repeated_conversion import LD102
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -59,7 +61,7 @@ def verified(cure: Trial) -> list[Finding]:
     return findings(with_pairs(), cure, comparison=a_comparison(FASTER_LAST), recommendation=advice)
 
 
-def test_what_it_says_of_a_model(told: Told) -> None:
+def test_round_trips_of_one_kind_are_one_finding_of_the_default(told: Told) -> None:
     told("A round trip is a warning with its layouts what is between its cost and its place", findings(with_pairs()))
     pairs = (
         a_pair("a0", "a1", seconds=1e-3, between=(), kind="adjacent", bytes_moved=8, tensor_shape=None),
@@ -80,7 +82,7 @@ def test_what_it_says_of_a_model(told: Told) -> None:
     )
 
 
-def test_how_severe_it_is() -> None:
+def test_a_round_trip_is_a_warning_from_two_percent_on_unless_it_pays() -> None:
     def severities(*trials: Trial, **changes: Any) -> list[str]:
         return [finding.severity for finding in findings(*trials, **changes)]
 
@@ -96,7 +98,7 @@ def test_how_severe_it_is() -> None:
     assert severities(a_trial(kernels=kernels(THERE, BACK))) == []
 
 
-def test_what_it_suggests_for_a_model(told: Told) -> None:
+def test_the_cure_of_a_round_trip_follows_from_the_configuration(told: Told) -> None:
     told(
         "The baseline is an error where a verified configuration has no round trip",
         verified(a_trial("inductor-channels-last")),
@@ -164,7 +166,7 @@ def proved_by(confidence: str | None, seconds: float | None = 4e-4, **changes: A
     return a_recorded_pair("k1", "k2", confidence=confidence, seconds=seconds, **changes)
 
 
-def test_what_it_says_of_a_trace(told: Told) -> None:
+def test_round_trips_of_a_trace_are_one_finding_with_their_proof(told: Told) -> None:
     told(
         "A round trip that shapes prove is reported with its costs and what to record next",
         in_trace(proved_by("shapes", exposed_seconds=0.00016)),
@@ -184,7 +186,7 @@ def test_it_is_a_warning_where_shapes_or_grids_prove_two_percent(told: Told) -> 
     assert (finding.severity, finding.seconds) == ("note", 4e-4)
 
 
-def test_what_it_suggests_for_a_trace(told: Told) -> None:
+def test_the_format_that_the_library_wants_is_to_be_recorded_next(told: Told) -> None:
     told("A library that computes contiguous is met with a contiguous model", in_trace(a_recorded_pair("k2", "k1")))
     told("Five dimensions are channels last 3d", in_trace(proved_by("shapes", tensor_shape=(1, 64, 8, 56, 56))))
     miopen = {"kernel": "batched_transpose_64x64_pack_4x4_ediv_2x2_half"}
@@ -199,7 +201,7 @@ def test_what_it_suggests_for_a_trace(told: Told) -> None:
 repeated, repeated_in_trace = finder(LD102.check), finder_in_trace(LD102.check)
 
 CONVOLUTION = "aten.convolution.default"
-WEIGHT = a_placeholder("primals_1", contiguous((64, 64, 3, 3)), "weight")
+WEIGHT = a_parameter("primals_1")
 RELU = a_node("relu", inputs=("x",))
 READERS = tuple(a_node(f"convolution_{i}", CONVOLUTION, ("relu", "primals_1")) for i in (1, 2, 3))
 
@@ -232,9 +234,7 @@ IN_TRAINING = (THREE[0], a_reading("r9", "convolution_backward"))
 
 
 def a_copy(id: str, node: str | None = None, **changes: Any) -> Conversion:
-    fields: dict[str, Any] = {"owner": "compiler", "graph": "graph 0", "source": contiguous(), "node": node}
-    fields |= {"target": channels_last(), "direction": "to_channels_last", "source_value": "buf3"}
-    return a_conversion(id, **{**fields, "value": f"{id} buffer", **changes})
+    return a_compilers_copy(id, **{"node": node, "source_value": "buf3", "value": f"{id} buffer", **changes})
 
 
 def a_compiled(*copies: Conversion, nodes: tuple[FxNode, ...] = (RELU,)) -> Trial:
@@ -246,7 +246,7 @@ def of_one_value(count: int = 2, **changes: Any) -> list[Conversion]:
     return [to_channels_last(f"k{i}", **{"source_value": "t1", **changes}) for i in range(count)]
 
 
-def test_what_is_said_of_repetitions(told: Told) -> None:
+def test_a_value_that_is_converted_twice_alike_is_a_repetition(told: Told) -> None:
     told(
         "One activation converted for three readers is one finding about the two repetitions",
         repeated(a_trial_of(THREE, an_inference())),
@@ -261,7 +261,7 @@ def test_what_is_said_of_repetitions(told: Told) -> None:
     )
 
 
-def test_what_is_suggested_for_repetitions(told: Told) -> None:
+def test_the_producer_is_to_write_the_layout_that_its_readers_want(told: Told) -> None:
     forward = to_channels_last("k0", source_value="t1", module="conv_1")
     backward = to_channels_last(
         "k1", source_value="t1", op="aten::convolution_backward", seconds=3e-4, exposed_seconds=3e-4

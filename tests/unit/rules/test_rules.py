@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from builders import a_diagnosis, a_recommendation, a_trial
-from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
+
+LONGEST_MESSAGE = 220
+"""Characters, with short names: under three lines of a text report."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,12 +51,23 @@ def test_findings_of_the_default_and_the_recommended_come_first_then_by_severity
     assert run_rules(diagnosis, rules) == tuple(wanted)
 
 
-@for_each("rule", ALL_RULES)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
 def test_a_record_in_which_nothing_was_recorded_gives_no_finding(rule: Rule) -> None:
     bare = a_diagnosis()
     trial = type(bare.trials[0])(configuration=bare.trials[0].configuration, status="ok")
 
     assert list(rule.check(a_diagnosis(trial))) == []
+
+
+def test_no_message_of_a_reviewed_finding_is_longer_than_a_reader_takes_in_at_once() -> None:
+    reviewed = sorted((Path(__file__).parents[2] / "golden" / "findings").glob("*.txt"))
+    lines = [line.strip() for path in reviewed for line in path.read_text(encoding="utf-8").splitlines()]
+    messages = [
+        line for before, line in itertools.pairwise(lines) if re.match(r"LD\d{3} (error|warning|note) ", before)
+    ]
+
+    assert len(messages) > 100
+    assert [message for message in messages if len(message) > LONGEST_MESSAGE] == []
 
 
 def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> None:

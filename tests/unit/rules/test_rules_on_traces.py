@@ -6,8 +6,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from builders import a_location, channels_last, contiguous
-from loops import for_each
 from trace_builders import (
     PADDING,
     a_generated_copy,
@@ -70,7 +70,7 @@ def place_of(i: int) -> dict[str, Any]:
     return {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
 
 
-def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> None:
+def test_seven_rules_speak_of_a_trace_and_their_work_grows_with_it() -> None:
     few = (to_channels_last("a", seconds=3e-5), to_contiguous("b", seconds=3e-5))
     for trial in (a_recorded_trial(), a_recorded_trial(*few), a_recorded_trial(kernels=None, graphs=())):
         assert codes(a_trace_diagnosis(trial)) == []
@@ -81,7 +81,7 @@ def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> Non
     assert large < 12 * small
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("conversion", "found"),
     [
         (to_channels_last("a"), ["LD111"]),
@@ -94,8 +94,19 @@ def test_which_rules_speak_of_a_trace_and_that_their_work_grows_with_it() -> Non
         (a_permuted_copy("a", seconds=1e-3), ["LD110"]),
         (a_call("a"), ["LD501"]),
     ],
+    ids=[
+        "by a library",
+        "of a weight",
+        "of a weight, dear",
+        "padding",
+        "by the framework",
+        "to channels_last by the model",
+        "generated",
+        "permuting",
+        "out of channels_last by the model",
+    ],
 )
-def test_a_conversion_alone_is_told_by_one_rule_and_a_dear_one_of_a_library_in_the_sum_as_well(
+def test_a_conversion_alone_is_reported_by_one_rule_and_a_dear_one_of_a_library_in_the_sum_as_well(
     conversion: Conversion, found: list[str]
 ) -> None:
     assert codes(a_trace_diagnosis(a_recorded_trial(conversion))) == found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,12 +30,17 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
-from layoutdoctor.rules.differences import LD306, LD307
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
+from layoutdoctor.rules.ld302_batch_norm_input import LD302
+from layoutdoctor.rules.ld303_slower_convolution import LD303
+from layoutdoctor.rules.ld304_strided_reduction import LD304
+from layoutdoctor.rules.ld305_reference_kernel import LD305
+from layoutdoctor.rules.ld306_generated_kernel import LD306
+from layoutdoctor.rules.ld307_slower_operation import LD307
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
@@ -65,11 +71,10 @@ def unfolded(layout: Any = None) -> tuple[FxNode, ...]:
     )
 
 
-def an_eager(*nodes: FxNode, name: str = "eager", **changes: Any) -> Trial:
-    return a_trial(name, graphs=(a_graph(name="eager", nodes=nodes),), **changes)
+an_eager = partial(with_graph, name="eager", graph={"name": "eager"})
 
 
-def test_what_is_said_of_batch_norms(told: Told) -> None:
+def test_a_batch_norm_on_another_layout_than_the_models_is_a_note(told: Told) -> None:
     told("A batch norm behind a transposed product is a note", norms(an_eager(*unfolded(), a_norm("view"))))
     layout = strided_layout(SHAPE, (14400, 1, 32, 480))
     ran = kernels(kernels=(a_kernel("aten::native_batch_norm", 3e-3, node="norm"),))
@@ -84,7 +89,7 @@ def test_what_is_said_of_batch_norms(told: Told) -> None:
     )
 
 
-def test_what_is_no_strided_batch_norm() -> None:
+def test_a_batch_norm_behind_a_convolution_or_in_a_channels_last_model_is_not_reported() -> None:
     convolution = a_node("convolution", "aten.convolution.default", ("x", "w"), layout=channels_last(SHAPE))
     for nodes in (
         (convolution, a_norm("convolution")),
@@ -118,7 +123,7 @@ def on_target(*convolutions_: Any, target: str | None = "cuda:90", is_static: bo
     return convolutions(trial, subject=a_subject(device="cuda", target=target))
 
 
-def test_what_is_said_of_grouped_convolutions(told: Told) -> None:
+def test_a_grouped_convolution_that_another_kernel_runs_twice_as_long_is_reported(told: Told) -> None:
     told("A grouped convolution that would run channels last on cuda is a note", on_target(WIDE))
     there, here = a_conv(1e-3, node="convolution"), a_conv(5e-3, "gemm:ref", node="convolution")
     told(
@@ -148,7 +153,7 @@ def test_what_is_said_of_grouped_convolutions(told: Told) -> None:
     assert [f.configuration for f in convolutions(*each)] == [LAST]
 
 
-def test_what_is_no_difference_between_convolutions() -> None:
+def test_a_grouped_convolution_in_the_same_kernel_or_with_a_small_loss_is_not_reported() -> None:
     for slow, fast, whole in (
         (1.9e-3, 1e-3, 15e-3),  # less than twice
         (250e-6, 100e-6, 1e-3),  # less than 200 us
@@ -251,7 +256,7 @@ def slower_kernels(*rows: AccountRow) -> list[Finding]:
     return replaced(a_trial(), a_trial("eager"), accounts=tuple(accounts), comparison=comparison)
 
 
-def test_what_is_said_of_generated_kernels(told: Told) -> None:
+def test_a_generated_kernel_that_is_slower_than_what_it_replaces_is_reported(told: Told) -> None:
     told("A kernel that is slower than what it replaces", slower_kernels(a_row()))
     others = ("cpp_fused_0", False), ("cpp_fused_1", False), ("cpp_fused_2", False), ("cpp_fused_3", True)
     more = [
@@ -299,7 +304,7 @@ def assigning(name: str, milliseconds: float, count: int = 3) -> Trial:
     return a_trial(name, graphs=graphs, kernels=kernels(seconds=10e-3, kernels=(kernel,), count=1))
 
 
-def test_what_is_said_of_slice_assignments(told: Told) -> None:
+def test_a_kernel_that_writes_a_tensor_once_for_each_slice_is_reported(told: Told) -> None:
     comparison, advice = a_comparison(a_ratio(FROZEN, 2.3)), a_recommendation(FROZEN)
     both = assigning("inductor", 6), assigning(FROZEN, 6)
     told("In the recommended configuration", replaced(*both, comparison=comparison, recommendation=advice))
@@ -339,7 +344,7 @@ def slow_operations(*rows: AccountRow) -> list[Finding]:
     return operations(*trials, accounts=(account, account), comparison=comparison, environment=environment)
 
 
-def test_what_is_said_of_operations(told: Told) -> None:
+def test_an_operation_that_one_format_makes_slower_is_reported_once(told: Told) -> None:
     told("An operation that one format makes slower, once for two accounts", slow_operations(a_slow_operation()))
     for title, size in (
         ("Converting around it costs less", 10_000_000),
@@ -368,7 +373,7 @@ FALLBACKS = (
 )
 
 
-def test_what_is_said_of_slow_code(told: Told) -> None:
+def test_reference_code_and_fallbacks_are_reported_with_what_else_runs_there(told: Told) -> None:
     nodes = (a_node("conv", "aten.convolution.default", location=a_location(9), module="net.0", dtype="bfloat16"),)
     reference = a_primitive(6e-3, "ref:any")
     told(
@@ -405,7 +410,7 @@ def test_a_configuration_whose_times_are_not_reliable_runs_other_code_if_none_of
         assert finding.severity == severity
 
 
-def test_what_is_no_slow_code() -> None:
+def test_fast_code_and_slow_code_that_takes_little_are_not_reported() -> None:
     for kernel in (
         a_primitive(9e-3, "brgconv:avx512_core"),
         a_primitive(9e-3, "ref:any", "pooling"),  # no arithmetic to be tuned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,12 +24,18 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.diagnosis.trial import Failure, GradientLayout, Trial
-from layoutdoctor.rules.decisions import LD201, LD210
-from layoutdoctor.rules.source import LD211, LD503, LD504, LD507, LD508
+from layoutdoctor.rules.ld201_without_effect import LD201
+from layoutdoctor.rules.ld210_conv1d import LD210
+from layoutdoctor.rules.ld211_parameter_strides import LD211
+from layoutdoctor.rules.ld503_flat_conv3d import LD503
+from layoutdoctor.rules.ld504_ambiguous_format import LD504
+from layoutdoctor.rules.ld507_refused_view import LD507
+from layoutdoctor.rules.ld508_matrix_product import LD508
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Convolution, FxNode
@@ -47,7 +54,7 @@ def compiled_again(*reasons: str, name: str = "inductor") -> Trial:
     return a_trial(name, recompile_reasons=reasons, recompile_count=len(reasons))
 
 
-def test_strides_that_change(told: Told) -> None:
+def test_a_recompilation_because_of_strides_names_the_tensor(told: Told) -> None:
     told("A recompile for the strides of a parameter names it", recompiled(compiled_again(OLD)))
     told(
         "The names of torch 2 13 are made plain and other reasons are counted",
@@ -66,10 +73,10 @@ def a_flat_one(node: str = "convolution", **changes: Any) -> Convolution:
 
 
 def with_convolutions(*convolutions: Convolution, **changes: Any) -> Trial:
-    return a_trial(graphs=(a_graph(a_decision(*convolutions), **changes),))
+    return with_graph(graph={"decision": a_decision(*convolutions), **changes})
 
 
-def test_flat_convolutions(told: Told) -> None:
+def test_a_conv3d_with_a_kernel_of_1_in_depth_is_a_note_with_the_code_to_write(told: Told) -> None:
     thick = a_flat_one("convolution_2", weight_shape=(16, 16, 3, 3, 3), padding=(1, 1, 1))
     flat = (
         a_flat_one(location=a_location(4), module="a"),
@@ -105,7 +112,7 @@ def with_patches(image: tuple[int, ...] = (2, 14, 14), *more: FxNode, seconds: f
     return a_trial(graphs=(graph,), kernels=ran)
 
 
-def test_matrix_products(told: Told) -> None:
+def test_a_convolution_whose_patches_do_not_overlap_is_a_matrix_product(told: Told) -> None:
     told("A kernel that is its stride and its input is a matrix product", multiplied(with_patches()))
     told("Without a kernel list no time is named", multiplied(msgspec.structs.replace(with_patches(), kernels=None)))
     pointwise = {"rank": 2, "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "weight_shape": (32, 3, 1, 1)}
@@ -156,11 +163,10 @@ NODES = (
 )
 
 
-def a_trial_of(*nodes: FxNode, **changes: Any) -> Trial:
-    return a_trial(**{"graphs": (a_graph(a_decision(), nodes=nodes),), **changes})
+a_trial_of = partial(with_graph, graph={"decision": a_decision()})
 
 
-def test_tensors_in_both_formats(told: Told) -> None:
+def test_tensors_in_both_formats_are_a_note_that_nothing_is_due(told: Told) -> None:
     told("Inputs of convolutions in both formats are a note", ambiguous(a_trial_of(*NODES)))
     told("One input read twice is one", ambiguous(a_trial_of(*NODES[:3], a_node("again", NODES[2].target, ("x", "w")))))
     off = a_trial("inductor-layout-opt-off", gradient_layouts=(REAL,))
@@ -174,7 +180,7 @@ def test_tensors_in_both_formats(told: Told) -> None:
         assert ambiguous(trial) == []
 
 
-def test_views_that_refuse(told: Told) -> None:
+def test_configurations_that_a_view_made_fail_are_one_finding(told: Told) -> None:
     line = SourceLocation(file="net.py", line=10, code="return self.head(x.view(2, -1))")
 
     def refused(name: str, location: SourceLocation | None = line) -> Trial:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
-from loops import for_each
 from torch import nn
 
-from layoutdoctor.rules.source import FOLDED
+from layoutdoctor.rules.ld503_flat_conv3d import FOLDED
 
 REVIEWED = Path(__file__).parents[2] / "golden" / "findings"
 LINES = tuple(
@@ -32,7 +32,7 @@ def suggestions() -> str:
     return "\n".join(line for text in texts for line in text.splitlines() if line.lstrip().startswith("->"))
 
 
-@for_each("pattern", LINES)
+@pytest.mark.parametrize("pattern", LINES, ids=lambda pattern: pattern.pattern)
 def test_the_code_of_a_suggestion_runs(pattern: re.Pattern[str]) -> None:
     found = sorted(set(pattern.findall(suggestions())))
     assert found, f"no suggestion has it any more: {pattern.pattern}"
@@ -48,13 +48,14 @@ def test_the_code_of_a_suggestion_runs(pattern: re.Pattern[str]) -> None:
             torch.backends.cudnn.benchmark, torch._inductor.config.freezing = before  # type: ignore[attr-defined]
 
 
-@for_each(
+@pytest.mark.parametrize(
     "conv",
     [
         nn.Conv3d(4, 6, (1, 3, 3), padding=(0, 1, 1)),
         nn.Conv3d(4, 6, (1, 3, 5), stride=(2, 2, 1), bias=False),
         nn.Conv3d(4, 8, (1, 3, 3), padding=(0, 2, 2), dilation=(1, 2, 2), groups=2),
     ],
+    ids=["padded", "with a stride and no bias", "dilated in groups"],
 )
 def test_a_folded_conv3d_is_the_same_with_bias_stride_padding_and_groups(conv: nn.Conv3d) -> None:
     names = {"torch": torch, "conv": conv, "x": torch.randn(2, 4, 3, 9, 9)}

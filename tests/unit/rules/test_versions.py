@@ -12,7 +12,6 @@ from builders import (
     a_decision,
     a_diagnosis,
     a_failed_trial,
-    a_graph,
     a_kernel,
     a_location,
     a_node,
@@ -24,10 +23,12 @@ from builders import (
     kernels,
 )
 from packaging.version import Version
+from rule_builders import with_graph
 
 import layoutdoctor
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.rules.versions import LD301, known_faults, parse_cudnn, parse_torch
+from layoutdoctor.rules.known_faults import KNOWN_FAULTS
+from layoutdoctor.rules.ld301_known_fault import LD301, parse_cudnn, parse_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ STRIDED = a_node("as_strided", "aten.as_strided.default", ("x",))
 def found(*nodes: FxNode, decision: Any = None, torch: str = "2.9.1+cu128", **changes: Any) -> list[Finding]:
     environment = an_environment(torch=torch, cudnn=changes.pop("cudnn", None))
     subject = a_subject(device=changes.pop("device", "cuda"), mode=changes.pop("mode", "inference"))
-    trial = a_trial(graphs=(a_graph(decision, nodes=nodes),))
+    trial = with_graph(*nodes, graph={"decision": decision})
     return list(LD301.check(a_diagnosis(trial, environment=environment, subject=subject, **changes)))
 
 
@@ -61,13 +62,13 @@ def with_outputs(eager_status: Any, status: Any, *nodes: FxNode, torch: str, sam
     expected, returned = channels_last(), channels_last() if same else contiguous()
     of_eager = Equivalence(status=eager_status, output_layouts=(expected,))
     trials: tuple[Trial, ...] = (
-        a_trial("eager", graphs=(a_graph(name="eager", nodes=nodes),), equivalence=of_eager),
+        with_graph(*nodes, name="eager", graph={"name": "eager"}, equivalence=of_eager),
         a_trial(equivalence=Equivalence(status=status, output_layouts=(returned,))),
     )
     return a_diagnosis(*trials, environment=an_environment(torch=torch))
 
 
-def test_what_it_says(told: Told) -> None:
+def test_a_known_fault_is_reported_with_its_versions_and_what_shows_it_here(told: Told) -> None:
     told("A half precision conv3d on torch 2 9 without a new cudnn is reported", found(CONV3D, cudnn="91002"))
     lost = LD301.check(with_outputs("equal", "equal", PAD, torch="2.13.0.dev20260514"))
     told("Strides lost when padding is decomposed are reported where an output shows it", lost)
@@ -96,7 +97,7 @@ def test_a_nightly_has_the_faults_of_its_release(torch: str, advice: str | None)
     assert advised == ([True] if advice else [])
 
 
-def test_what_does_not_meet_a_fault() -> None:
+def test_other_versions_devices_and_circumstances_meet_no_fault() -> None:
     for changes in ({"cudnn": "91500"}, {"cudnn": "90701"}, {"cudnn": None}, {"cudnn": "91002", "device": "cpu"}):
         assert found(CONV3D, **changes) == []
     old: dict[str, Any] = {"decision": a_decision(), "torch": "2.7.1", "device": "cpu"}
@@ -118,7 +119,9 @@ def test_a_trace_shows_a_convolution_template(tmp_path: Path, torch: str, count:
 
     findings = layoutdoctor.examine_trace(tmp_path / "t.json").findings
 
-    assert [f"{name} ran (pytorch #173068" in f.message for f in findings if f.code == "LD301"] == [True] * count
+    assert [f"(pytorch #173068); here: {name} ran" in f.message for f in findings if f.code == "LD301"] == [
+        True
+    ] * count
     pointwise = a_decision(a_convolution("conv", weight_shape=(8, 8, 1, 1)))
     ran = with_nodes(decision=pointwise, ran=a_kernel(name, library="inductor"))
     environment, subject = an_environment(torch="2.12.0"), a_subject(device="cuda")
@@ -168,12 +171,12 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
         "bfloat16_convolution_in_fallback": [with_nodes(half, ran=fallback)],
         "half_precision_product_in_reference": [with_nodes(product, ran=reference)],
     }
-    for fault in known_faults():
+    for fault in KNOWN_FAULTS:
 
         def fired(torch: str, fault: Any = fault) -> bool:
             environment = an_environment(torch=f"{torch}+rocm6.4", cudnn=fault.first_cudnn, device_name="NVIDIA B200")
             subject = a_subject(device=fault.device or "cpu", mode="training")
-            diagnosis = a_diagnosis(*trials[fault.look], environment=environment, subject=subject)
+            diagnosis = a_diagnosis(*trials[fault.look.__name__], environment=environment, subject=subject)
             return any(
                 fault.what in finding.message and fault.source in finding.evidence for finding in LD301.check(diagnosis)
             )
@@ -181,9 +184,9 @@ def test_every_fault_fires_in_its_versions_and_in_no_other() -> None:
         assert fired(fault.first_torch or "2.7.1"), fault.source
         assert fault.before_torch is None or not fired(fault.before_torch), fault.source
         assert fault.first_torch is None or not fired("2.3.1"), fault.source
-    assert trials.keys() == {fault.look for fault in known_faults()}
+    assert trials.keys() == {fault.look.__name__ for fault in KNOWN_FAULTS}
 
 
 def with_nodes(*nodes: FxNode, decision: Any = None, ran: Any = None, name: str = "inductor") -> Trial:
     seen = kernels(kernels=(ran,)) if ran is not None else None
-    return a_trial(name, graphs=(a_graph(decision, nodes=nodes),), kernels=seen)
+    return with_graph(*nodes, name=name, graph={"decision": decision}, kernels=seen)

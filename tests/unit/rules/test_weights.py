@@ -27,9 +27,11 @@ from builders import (
     finder,
     kernels,
 )
+from rule_builders import a_compilers_copy, a_parameter, with_graph
 from trace_builders import finder_in_trace, to_channels_last
 
-from layoutdoctor.rules.weights import LD103, LD106
+from layoutdoctor.rules.ld103_weight_conversion import LD103
+from layoutdoctor.rules.ld106_cast_with_conversion import LD106
 from layoutdoctor.rules.wording import DIAGNOSE
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def a_trial_with(*weights: Conversion, name: str = "inductor", **changes: Any) -
     return a_trial(name, **{"kernels": kernels(*weights), **changes})
 
 
-def test_what_is_said_of_converted_weights(told: Told) -> None:
+def test_weights_that_are_converted_on_every_call_are_counted_each_once(told: Told) -> None:
     told("Weights converted on every call are a note at the dearest ones place", converted(a_trial_with(*FEW)))
     weights = (
         a_recorded_weight("w0", step="ProfilerStep#1", seconds=2e-4, bytes_moved=10),
@@ -89,7 +91,7 @@ def test_converted_weights_are_a_loss_from_five_percent_on() -> None:
     assert converted_in_trace(to_channels_last("a0"), a_recorded_weight("w0", direction="none")) == []
 
 
-def test_what_is_suggested_for_converted_weights(told: Told) -> None:
+def test_frozen_weights_are_suggested_where_they_were_measured_to_help(told: Told) -> None:
     told("In training it is expected and reported only where it is dear", converted(a_trial_with(*DEAR), **TRAINING))
     trial, frozen, last = a_trial_with(*FEW), "inductor-freezing", "inductor-channels-last-freezing"
     comparison = a_comparison(a_ratio(frozen, 1.28), a_ratio(last, 1.65))
@@ -135,23 +137,16 @@ def test_what_is_suggested_for_converted_weights(told: Told) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- LD106
-def a_parameter(name: str) -> FxNode:
-    return a_placeholder(name, contiguous(SHAPE), "weight")
-
-
 def a_cast(name: str, of: str, **changes: Any) -> FxNode:
     fields: dict[str, Any] = {"dtype": "bfloat16", "layout": contiguous(SHAPE), "location": a_location(12)}
     return a_node(name, "prims.convert_element_type.default", (of,), **{**fields, **changes})
 
 
 a_casting_conversion = partial(
-    a_conversion,
-    owner="compiler",
-    graph="graph 0",
+    a_compilers_copy,
     tensor="weight",
     source=contiguous(SHAPE),
     target=channels_last(SHAPE),
-    direction="to_channels_last",
     dtype="float32",
     target_dtype="bfloat16",
     seconds=5e-4,
@@ -162,10 +157,10 @@ TWO_CASTS = (*TWO_WEIGHTS, a_cast("c0", "w0"), a_cast("c1", "w1"))
 
 
 def a_trial_of(nodes: tuple[FxNode, ...], *conversions: Conversion, name: str = "inductor", **changes: Any) -> Trial:
-    return a_trial(name, **{"graphs": (a_graph(nodes=nodes, conversions=conversions),), **changes})
+    return with_graph(*nodes, name=name, graph={"conversions": conversions}, **changes)
 
 
-def test_what_is_said_of_cast_weights(told: Told) -> None:
+def test_parameters_that_are_cast_on_every_call_are_counted_with_their_conversions(told: Told) -> None:
     conversions = (
         a_casting_conversion("k0", source_value="w0", location=a_location(7), module="conv_1"),
         a_casting_conversion("k1", source_value="w1", seconds=1e-4),
@@ -191,7 +186,7 @@ def test_what_is_said_of_cast_weights(told: Told) -> None:
     )
 
 
-def test_what_is_no_cast_of_weights() -> None:
+def test_a_cast_of_one_parameter_or_of_an_activation_is_not_reported() -> None:
     activations = (a_placeholder("x"), a_placeholder("y"), a_cast("c0", "x"), a_cast("c1", "y"))
     same = (*TWO_WEIGHTS, a_cast("c0", "w0", backward=True), a_cast("c1", "w1", dtype="float32"))
     for trial in (
@@ -209,7 +204,7 @@ def test_what_is_no_cast_of_weights() -> None:
     assert [f.configuration for f in cast(a_trial(), eager)] == ["eager"]
 
 
-def test_what_is_suggested_for_cast_weights(told: Told) -> None:
+def test_casts_are_expected_in_training(told: Told) -> None:
     told(
         "In training casts alone are expected and with a conversion they are a note",
         cast(a_trial_of(TWO_CASTS, a_casting_conversion("k0", source_value="w0")), **TRAINING),

@@ -1,119 +1,27 @@
-"""LD205 and LD502: the formats that the user gives the model and its input."""
+"""LD502: a model that runs in two memory formats."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import (
-    all_conversions_of,
-    conversions_of,
-    count_by_tensor,
-    counted_conversions,
-    dearest_of,
-    sum_of_known,
-)
+from layoutdoctor.examination.costs import all_conversions_of, conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    ERROR_GAIN,
-    Times,
-    channels_last_ways,
-    other_cure,
-    severity_of_gain,
-    speed_words,
-    unless_refuted,
-    verified_cure,
-)
+from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.words import be, count_of, distinct, joined, line_words, listing, shape_words, shown
+from layoutdoctor.words import count_of, distinct, joined, line_words, shown, speed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.subject import Configuration, InputTensor
     from layoutdoctor.diagnosis.trial import Trial
 
-
-# -------------------------------------------------------------------------- LD205: channels_last input would be faster
-def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the baseline."""
-    baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
-    times = Times(diagnosis)
-    gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
-    if baseline is None or gain is None or not tensors:
-        return
-    now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
-    fewer = [kind for kind in now if now[kind] > left.get(kind, 0)]
-    conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
-    names = [f"{tensor.name or 'an input'} ({shape_words(tensor.shape)})" for tensor in tensors]
-    formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-    facts = None
-    if conversions:
-        rest = _kinds({kind: left.get(kind, 0) for kind in fewer})
-        facts = (
-            f"{shown(baseline.name)} converts {_kinds({kind: now[kind] for kind in fewer})} on every call",
-            wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions)),
-            f"{shown(gain.name)} {rest}" if rest else None,
-        )
-    message = f"{listing(names)} {be(len(names))} not {' or '.join(formats)}, and {speed_words(gain)}"
-    cure, measured = verified_cure(diagnosis), baseline.measurement
-    is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
-    yield LD205.finding(
-        baseline.name,
-        joined((message, joined(facts, ", ") if facts else None)),
-        other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
-        severity="error" if is_error else severity_of_gain(gain),
-        evidence=(gain.name, *(c.id for c in conversions)),
-        at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
-        seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
-        bytes_moved=sum_of_known(c.bytes_moved for c in conversions),
-    )
-
-
-def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
-    """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
-    for graph in evidence.forward_graphs(trial):
-        reached = set[str]()
-        for node in graph.nodes:
-            is_reached = not reached.isdisjoint(node.inputs)
-            if is_reached and is_convolution(node) and not node.backward:
-                return node
-            is_input = node.op == "placeholder" and node.tensor == "activation"
-            if is_reached or (is_input and node.layout is not None and len(node.layout.shape) in ranks):
-                reached.add(node.name)
-    return None
-
-
-def _is_channels_last(cure: Configuration) -> bool:
-    return cure.input_format == "channels_last"
-
-
-def _converted(trial: Trial | None) -> dict[str, int]:
-    """How many activations and weights are converted."""
-    counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
-    return {kind: counts[kind] for kind in ("activation", "weight") if kind in counts}
-
-
-def _kinds(counts: Mapping[str, int]) -> str:
-    return listing([count_of(count, kind) for kind, count in counts.items() if count])
-
-
-def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
-    if len({*formats, *evidence.formats_of_weights(trial)}) > 1:
-        return f"convert each input, and once each parameter, {wording.BY_RANK}"
-    names = distinct(tensor.name or "x" for tensor in tensors)
-    return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in ("model", *names))
-
-
-LD205 = Rule("LD205", "input-format-mismatch", input_formats)
-
-# ------------------------------------------------------------------------------------------ LD502: two formats at once
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
@@ -152,8 +60,8 @@ def _finding_about_parameters(
         how = f"model = model.to(memory_format=torch.{formats[0]})"
     return LD502.finding(
         trial.name,
-        f"the parameters are in both formats: {contiguous_count} of the 4-D and 5-D ones {be(contiguous_count)} "
-        f"contiguous and {len(last)} {' or '.join(formats)}, so values change their layout between the layers",
+        f"parameters in both formats: {contiguous_count} of the 4-D and 5-D ones contiguous and {len(last)} "
+        f"{' or '.join(formats)}, so that values change their layout between the layers",
         f"convert all of them to one format: {how}",
         evidence=(f"{contiguous_count} contiguous", f"{len(last)} channels-last"),
     )
@@ -215,7 +123,7 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
     line = line_words(flip.location) if flip.location is not None else None
     known = joined((name if flip.module is not None else None, line), ", ")
     place = (flip.module or name) + (f" ({known})" if known else "")
-    message = f"the contiguous model runs {wanted} after {place}: {_count_words(graph)}"
+    message = f"{wanted} in a contiguous model after {place}: {_count_words(graph)}"
     return LD502.finding(
         trial.name,
         joined((message, joined(costs, ", ") if conversions else None)),
@@ -233,10 +141,8 @@ def _count_words(graph: Graph) -> str:
     layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(map(_is_contiguous_only, layouts))
-    words = f"{last} of {count_of(len(layouts), 'convolution')} {'reads' if last == 1 else 'read'} it"
-    if not contiguous_count:
-        return words
-    return f"{words}, {contiguous_count} {'reads' if contiguous_count == 1 else 'read'} contiguous"
+    words = f"{last} of {count_of(len(layouts), 'convolution')} on it"
+    return f"{words}, {contiguous_count} on contiguous" if contiguous_count else words
 
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:
@@ -246,7 +152,7 @@ def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str
         f"x = x.to(memory_format=torch.{wanted})"
     )
     gains = (times.over(name, trial.name) for name in ways if times.is_advisable(name, trial.name))
-    measured = (f"{speed_words(gain)} than {shown(trial.name)}" for gain in gains if gain is not None)
+    measured = (speed_words(gain, shown(trial.name)) for gain in gains if gain is not None)
     return unless_refuted(times, trial, ways, joined((advice, *measured)))
 
 

@@ -1,4 +1,4 @@
-"""LD306 and LD307: generated kernels and operations that are slower than what computes the same elsewhere."""
+"""LD306: generated kernels that are slower than the operations they replace."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from layoutdoctor.examination.costs import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
 from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.units import format_bytes, format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, joined, layout_words, listing, shape_words, shown
+from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import count_of, distinct, joined, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Severity
+    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import FxNode
     from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.diagnosis.trial import Trial
 
-# -------------------------------------------------------------------------------------------- LD306: generated kernels
-_LEAST_SHARE_OF_CALL = 0.02
-_LEAST_SECONDS = 100e-6
-"""At each place, on a CPU: waking threads that sleep when a kernel begins may take nearly as long."""
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
 _SEVERAL = 2
@@ -59,18 +56,12 @@ def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     for account in diagnosis.accounts:
         slower = diagnosis.find_trial(account.slower)
         known = {one.kernel for one in _assignments(slower)} if assigning and slower is not None else set()
-        large = _large(diagnosis, account)
+        large = large_rows(diagnosis, account)
         rows = [row for row in large if row.slower_kernels not in seen and _is_slower_kernel(row)]
         rows = [row for row in rows if known.isdisjoint(row.slower_kernels)]
         seen.update(row.slower_kernels for row in rows)
         if rows:
             yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
-
-
-def _large(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
-    least = _LEAST_SHARE_OF_CALL * account.slower_seconds
-    at_a_place = _LEAST_SECONDS if diagnosis.subject.device == "cpu" else 0.0
-    return [row for row in account.rows if row.seconds >= max(least, row.count * at_a_place)]
 
 
 def _is_slower_kernel(row: AccountRow) -> bool:
@@ -84,16 +75,16 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     threads = threads_started_in_loops(worst.source or "")
     times = "" if threads is None else f", {threads:,} times"
     facts = (
-        f"a generated kernel for {_work_words(worst)} takes {format_seconds(slower)}, the same "
-        f"{format_seconds(faster)} in {shown(account.faster)} ({format_ratio(slower / faster)} slower)",
-        None if threads == 0 else f"it starts its threads inside its loops{times}",
+        f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
+        f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",
+        None if threads == 0 else f"threads started inside its loops{times}",
         f"{len(others)} more: {format_seconds(sum(row.seconds for row in others))} lost" if others else None,
     )
     return LD306.finding(
         account.slower,
         joined(facts),
         joined((use_faster(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
-        severity=_severity_of_rows(diagnosis, account, rows),
+        severity=severity_of_rows(diagnosis, account, rows),
         at=_place_of_kernel(diagnosis, account, worst),
         evidence=[name for row in rows for name in row.slower_kernels],
         seconds=sum(row.seconds for row in rows),
@@ -110,7 +101,7 @@ def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
         fused += [(_elements(nodes[name], nodes), nodes[name]) for name in origins if name in nodes]
     placed = [one for one in fused if one[1].location is not None and base_name(one[1].target) not in _NO_PLACE]
     if not placed:
-        return _place(row)
+        return place_of(row)
     _, node = max(placed, key=lambda one: one[0])
     return Place(node.module, node.location)
 
@@ -145,8 +136,8 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
     share = evidence.share_of_kernels(trial, seconds)
     return LD306.finding(
         trial.name,
-        f"slice assignments take {wording.cost_words(trial, seconds)} in generated code, which writes the whole tensor "
-        f"({shape_words(shape)}) {count_of(len(nodes), 'time')}",
+        f"slice assignments in generated code, which writes the whole tensor ({shape_words(shape)}) "
+        f"{count_of(len(nodes), 'time')}: {wording.cost_words(trial, seconds)}",
         "write it once: pad the parts with torch.nn.functional.pad, and torch.stack or torch.cat them",
         severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
         at=_line_of_assignment(trial, found),
@@ -167,60 +158,4 @@ def _line_of_assignment(trial: Trial, found: Sequence[_Assignments]) -> FxNode |
     return None
 
 
-def _severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
-    trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
-    if trial is None:
-        return "warning"
-    return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
-
-
-def _place(row: AccountRow) -> Place:
-    return Place(row.module, next(iter(row.locations), None))
-
-
-def _work_words(row: AccountRow) -> str:
-    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"
-
-
 LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)
-
-
-# ------------------------------------------------------------------- LD307: operations that one format makes slower
-def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per place and configuration."""
-    seen = set()
-    for account in diagnosis.accounts:
-        for row in _large(diagnosis, account):
-            place = account.slower, row.module, row.locations, row.backward
-            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
-            if is_one_call and place not in seen:
-                seen.add(place)
-                yield _operation_finding(diagnosis, account, row)
-
-
-def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Finding:
-    slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
-    given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
-    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    around, either = f"lay the input of this operation out in {wanted}", "; or "
-    if row.tensor_bytes and bandwidth:
-        seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
-        cost = (
-            f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
-        )
-        around, either = f"converting around this operation alone brings nothing: {cost}", "; "
-        if seconds < row.seconds:
-            around, either = f"convert to {wanted} around this operation: {cost}", "; or "
-    return LD307.finding(
-        account.slower,
-        f"{_work_words(row)} {'takes' if len(row.operations) == 1 else 'take'} {slower} in {given}, and {faster} in "
-        f"{wanted} ({shown(account.faster)})",
-        joined((use_faster(diagnosis, account), around), either),
-        severity=_severity_of_rows(diagnosis, account, [row]),
-        at=_place(row),
-        evidence=(*row.slower_kernels, *row.faster_kernels),
-        seconds=row.seconds,
-    )
-
-
-LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)

@@ -1,60 +1,29 @@
-"""
-LD301: this version of torch, cuDNN or oneDNN has a known fault that the model meets.
-
-The faults are in ``known_faults.json``, and ``docs/faults.md`` shows them. Each names the function that looks for it.
-"""
+"""The known faults of torch, cuDNN and oneDNN that LD301 reports, each with the function that looks for it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
-import msgspec
-from packaging.version import InvalidVersion, Version
-
-from layoutdoctor.diagnosis.answer import Severity
 from layoutdoctor.examination.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.rules.base import Placed
-
-_HALF = ("bfloat16", "float16")
-_LARGE_KERNEL = 31
-_ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
-_CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolution[23]d(?!_bwd))")
-_WEIGHT_GRADIENT = "triton_convolution2d_bwd_weight"
-_SM_100 = re.compile(r"\bG?B[12]00\b")
-_UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
-_STRIDE_LOSING = frozenset(
-    """
-    reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d upsample_nearest2d upsample_nearest3d
-    _upsample_nearest_exact2d _upsample_nearest_exact3d
-    """.split()
-)
-_SCATTERS = frozenset(
-    """
-    index_put index_put_ _unsafe_index_put index_add scatter scatter_add scatter_reduce
-    max_pool2d_with_indices_backward _low_memory_max_pool_offsets_to_indices
-    """.split()
-)
 
 
 @dataclass(frozen=True)
@@ -66,14 +35,15 @@ class Sighting:
     at: Placed | None = None
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, kw_only=True)
+class Fault:
     """
     One known fault.
 
     Attributes:
         what: The fault, in words that follow the versions.
         read: When the source was read last.
-        look: The function of this module that finds it in a diagnosis.
+        look: Finds it in a diagnosis, whatever the versions.
         severity: ``note`` if the diagnosis cannot show the loss itself.
         first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
         before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
@@ -84,7 +54,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     advice: str
     source: str
     read: date
-    look: str
+    look: Callable[[Diagnosis], Iterator[Sighting]]
     severity: Severity = "warning"
     device: str | None = None
     first_torch: str | None = None
@@ -93,64 +63,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     before_cudnn: str | None = None
 
 
-@cache
-def known_faults() -> tuple[Fault, ...]:
-    """All faults, in the order in which they are reported."""
-    data = (resources.files("layoutdoctor.rules") / "known_faults.json").read_bytes()
-    return msgspec.json.decode(data, type=tuple[Fault, ...])
-
-
-def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per fault whose versions, device and circumstances all fit."""
-    environment = diagnosis.environment
-    torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
-    for fault in known_faults():
-        is_of_cudnn = fault.first_cudnn is not None
-        fits = fault.device in (None, diagnosis.subject.device)
-        fits = fits and _is_between(torch, fault.first_torch, fault.before_torch)
-        fits = fits and (not is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
-        seen = next(globals()[fault.look](diagnosis), None) if fits else None
-        if seen is None:
-            continue
-        beside = f" with cuDNN {cudnn}" if is_of_cudnn else ""
-        yield LD301.finding(
-            seen.configuration,
-            f"torch {environment.torch}{beside}: {fault.what}; seen here: {seen.words} ({fault.source})",
-            fault.advice,
-            severity=fault.severity,
-            evidence=(fault.source,),
-            at=seen.at,
-        )
-
-
-LD301 = Rule("LD301", "known-bad-version", faults_of_versions)
-
-
-def _is_between(version: Version | None, first: str | None, before: str | None) -> bool:
-    if version is None or (first is not None and version < Version(first)):
-        return False
-    return before is None or version < Version(before)
-
-
-def parse_torch(text: str | None) -> Version | None:
-    """A version such as ``"2.9.1+cu128"`` or ``"2.13.0.dev20260514"``, without its ``+`` part; None if it is none."""
-    try:
-        version = Version((text or "").partition("+")[0])
-    except InvalidVersion:
-        return None
-    return version if len(version.release) > 1 else None
-
-
-def parse_cudnn(text: str | None) -> Version | None:
-    """A version of cuDNN, with dots or as torch gives it: ``"91002"`` is 9.10.2, ``"8907"`` is 8.9.7."""
-    if text is None or not text.strip().isdecimal():
-        return parse_torch(text)
-    number = int(text)
-    major, rest = divmod(number, 10_000 if number >= 90_000 else 1_000)
-    return Version(f"{major}.{rest // 100}.{rest % 100}")
-
-
-# ------------------------------------------------------------------------------------- what looks for a fault, by name
 def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
     for trial in evidence.own_trials(diagnosis):
         yield from ((trial, graph, node) for graph in trial.graphs for node in graph.nodes)
@@ -168,6 +80,9 @@ def _calls(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[tuple[Trial
             yield trial, node
 
 
+_HALF = ("bfloat16", "float16")
+
+
 def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for trial, graph, node in _nodes(diagnosis):
@@ -178,6 +93,46 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"{node.module or node.name}, a Conv3d in {node.dtype}", trial.name, node)
 
 
+CONV3D_BEFORE_2_9_1 = Fault(
+    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
+    advice="use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
+    source="pytorch #166643, #163581",
+    read=date(2026, 11, 22),
+    look=half_precision_conv3d,
+    device="cuda",
+    first_torch="2.9.0.dev0",
+    before_torch="2.9.1.dev0",
+    first_cudnn="9.8.0",
+)
+CONV3D_WITH_OLD_CUDNN = Fault(
+    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
+    advice="install the package nvidia-cudnn 9.15 or later, as the release notes of torch 2.9.1 say",
+    source="pytorch 2.9.1 release notes, #166643, #168167",
+    read=date(2026, 11, 22),
+    look=half_precision_conv3d,
+    device="cuda",
+    first_torch="2.9.1.dev0",
+    before_torch="2.10.0.dev0",
+    first_cudnn="9.8.0",
+    before_cudnn="9.15.0",
+)
+CONV3D_VALUES = Fault(
+    what="a bfloat16 or float16 Conv3d may compute wrong values without an error, as reported for 1x16x124x1282x722",
+    advice="compare with float32; use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
+    source="pytorch #163539, PR #163581, PR #166480",
+    read=date(2026, 11, 27),
+    look=half_precision_conv3d,
+    severity="note",
+    device="cuda",
+    before_torch="2.9.0.dev0",
+    first_cudnn="9.8.0",
+    before_cudnn="9.15.0",
+)
+
+
+_UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
+
+
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
     main = evidence.main_trial(diagnosis)
@@ -186,6 +141,18 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     for _, graph, node in _nodes(diagnosis):
         if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
             yield Sighting(f"{base_name(node.target)} between two convolutions", main.name, node)
+
+
+UPSAMPLING_IN_OTHER_FORMAT = Fault(
+    what="upsampling between two convolutions is written in the contiguous format and converted back for the next",
+    advice="use a torch with PR #169260 (2.11 or later), or measure channels_last input",
+    source="pytorch #119181, PR #169260",
+    read=date(2026, 11, 21),
+    look=upsampling_between_convolutions,
+    severity="note",
+    device="cpu",
+    before_torch="2.11.0.dev0",
+)
 
 
 def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
@@ -200,15 +167,33 @@ def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
     return not convolutions.isdisjoint(above) and not convolutions.isdisjoint(below)
 
 
+_STRIDE_LOSING = frozenset(
+    """
+    reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d upsample_nearest2d upsample_nearest3d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d
+    """.split()
+)
+
+
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """An output with other strides than eager's, in a model that pads by reflection or upsamples by the nearest."""
     for change in output_changes(diagnosis):
         for _, node in _calls(diagnosis, _STRIDE_LOSING):
             words = (
                 f"output {change.number} is {layout_words(change.returned)} under {shown(change.trial.name)}, "
-                f"{layout_words(change.expected)} in eager, and the model has {base_name(node.target)}"
+                f"{layout_words(change.expected)} in eager, with {base_name(node.target)}"
             )
             yield Sighting(words, change.trial.name, node)
+
+
+LOST_STRIDES = Fault(
+    what="decomposed padding by reflection and nearest upsampling lose channels-last",
+    advice="use torch 2.13 or later, or convert the output where it is needed",
+    source="pytorch #179442, #183770, #183771",
+    read=date(2026, 11, 21),
+    look=strides_lost_in_decomposition,
+    before_torch="2.13.0",
+)
 
 
 def as_strided_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -216,9 +201,42 @@ def as_strided_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
     return _wrong_values_with(diagnosis, {"as_strided"})
 
 
+AS_STRIDED_VALUES = Fault(
+    what="as_strided reads other elements than in eager if the compiler gives its input another layout",
+    advice="use torch 2.13 or later, or replace as_strided by indexing",
+    source="pytorch #174963",
+    read=date(2026, 11, 21),
+    look=as_strided_with_other_values,
+    severity="error",
+    before_torch="2.13.0",
+)
+
+
+_SCATTERS = frozenset(
+    """
+    index_put index_put_ _unsafe_index_put index_add scatter scatter_add scatter_reduce
+    max_pool2d_with_indices_backward _low_memory_max_pool_offsets_to_indices
+    """.split()
+)
+
+
 def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """The same in a model that adds into a tensor at indices."""
+    """A compiled configuration with wrong values, eager right, in a model that adds into a tensor at indices."""
     return _wrong_values_with(diagnosis, _SCATTERS)
+
+
+SCATTER_VALUES = Fault(
+    what="code on a CPU may read a buffer before an index_put, a scatter or a pooling's backward has added to it",
+    advice=(
+        "use torch 2.14 or later, which has PR #185873; until then the fastest configuration whose outputs are right"
+    ),
+    source="pytorch #185509, PR #185873",
+    read=date(2026, 11, 23),
+    look=scatter_with_other_values,
+    severity="error",
+    device="cpu",
+    before_torch="2.14.0.dev0",
+)
 
 
 def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[Sighting]:
@@ -227,7 +245,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
             eager = eager_of_same_formats(diagnosis, trial)
             if eager is not None and is_far_off(trial) and Times(diagnosis).computes_right(eager.name):
                 words = f"the outputs of {shown(trial.name)} differ, those of {shown(eager.name)} do not"
-                yield Sighting(f"{words}, and the model has {base_name(node.target)}", trial.name, node)
+                yield Sighting(f"{words}, with {base_name(node.target)}", trial.name, node)
 
 
 def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -239,6 +257,16 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"{shown(trial.name)} failed: {trial.failure.message}", trial.name)
 
 
+FORCED_STRIDES = Fault(
+    what="forcing layout optimization can fail with a stride assertion",
+    advice="do not force it: the other configurations are not affected",
+    source="pytorch #184014",
+    read=date(2026, 11, 21),
+    look=forced_trial_failed,
+    severity="note",
+)
+
+
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step of a compiled model with convolutions, layout optimization applied."""
     for trial in evidence.own_trials(diagnosis) if diagnosis.subject.mode == "training" else ():
@@ -246,6 +274,20 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting
             if card.applied and card.convolution_count:
                 count = count_of(card.convolution_count, "convolution")
                 yield Sighting(f"layout optimization applied for {count}", trial.name)
+
+
+BACKWARD_ON_MPS = Fault(
+    what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the forward faster",
+    advice=(
+        'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 (August '
+        "2026) fixes the kernel, so measure again with a later one"
+    ),
+    source="pytorch #192551, #193349",
+    read=date(2026, 11, 21),
+    look=training_with_layout_optimization,
+    device="mps",
+    before_torch="2.14.0.dev0",
+)
 
 
 def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -257,6 +299,21 @@ def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Iterator[Sightin
             yield Sighting(f"{c.module or c.node}, a depthwise Conv1d in float16", trial.name, c)
 
 
+DEPTHWISE_CONV1D = Fault(
+    what="a depthwise Conv1d in float16 is slower than before, that in bfloat16 is not",
+    advice="compare bfloat16, or torch 2.7; the report was not confirmed by others yet",
+    source="pytorch #170138",
+    read=date(2026, 11, 22),
+    look=depthwise_conv1d_in_half_precision,
+    severity="note",
+    device="cuda",
+    first_torch="2.8.0",
+)
+
+
+_LARGE_KERNEL = 31
+
+
 def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 2-D convolution with a large kernel, in the caller's own settings of cuDNN."""
     for trial, graph, c in _convolutions(diagnosis):
@@ -264,6 +321,18 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
         is_large = len(kernel) == 2 and all(isinstance(size, int) and size >= _LARGE_KERNEL for size in kernel)
         if is_large and graph.direction != "backward" and not trial.configuration.library_switches:
             yield Sighting(f"{c.module or c.node}, a kernel of {shape_words(kernel)}", trial.name, c)
+
+
+LARGE_KERNEL = Fault(
+    what="cuDNN's heuristic may choose code several times slower than its best for a large kernel",
+    advice="try torch.backends.cudnn.benchmark = True, which is said to cure it",
+    source="pytorch #146096",
+    read=date(2026, 11, 22),
+    look=large_kernel_without_benchmark,
+    severity="note",
+    device="cuda",
+    first_torch="2.4.0",
+)
 
 
 def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -277,6 +346,23 @@ def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"layout optimization applied, {count}", trial.name, some[0])
 
 
+CONSTANTS_OF_NVIDIA = Fault(
+    what=(
+        "in inference Inductor weighs convolutions by constants measured on NVIDIA: on MI300 (gfx942) "
+        "channels_last slows small ones, on MI355 (gfx950) it speeds up grouped ones as well"
+    ),
+    advice="compare inductor-layout-opt-on and inductor-layout-opt-off on this GPU",
+    source="pytorch PR #187606",
+    read=date(2026, 11, 24),
+    look=small_or_grouped_on_rocm,
+    severity="note",
+    device="cuda",
+)
+
+
+_CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolution[23]d(?!_bwd))")
+
+
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
     for trial in evidence.own_trials(diagnosis):
@@ -286,12 +372,40 @@ def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
             yield Sighting(f"{name} ran", trial.name)
 
 
+TEMPLATE_VALUES = Fault(
+    what="max-autotune's Triton template may compute a convolution with a kernel larger than 1x1 wrong",
+    advice="use torch 2.13 or later, which has PR #183989, or TORCHINDUCTOR_MAX_AUTOTUNE_CONV_BACKENDS=ATEN",
+    source="pytorch #173068, PR #183989",
+    read=date(2026, 11, 27),
+    look=convolution_in_triton_template,
+    device="cuda",
+    before_torch="2.13.0.dev20260523",
+)
+
+
+_WEIGHT_GRADIENT = "triton_convolution2d_bwd_weight"
+_SM_100 = re.compile(r"\bG?B[12]00\b")
+
+
 def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """Inductor's template for the gradient of a weight, run or named by a failure, on a GPU of sm_100."""
     for trial in diagnosis.trials if _SM_100.search(diagnosis.environment.device_name or "") else ():
         said = f"{trial.failure.message} {trial.failure.log or ''}" if trial.failure is not None else ""
         if any(_WEIGHT_GRADIENT in text for text in (said, *(kernel.name for kernel in evidence.kernels_of(trial)))):
             yield Sighting(f"{_WEIGHT_GRADIENT} in {shown(trial.name)}", trial.name)
+
+
+GRADIENT_TEMPLATE = Fault(
+    what="on B100 and B200 max-autotune's Triton kernel for the gradient of a weight reads beyond its input",
+    advice="use torch 2.14 or later, which has PR #187372, or TORCHINDUCTOR_MAX_AUTOTUNE_BWD_WEIGHT_CONV_BACKENDS=ATEN",
+    source="pytorch #187081, PR #187372",
+    read=date(2026, 11, 27),
+    look=weight_gradient_in_triton_template,
+    severity="error",
+    device="cuda",
+    first_torch="2.13.0.dev0",
+    before_torch="2.14.0",
+)
 
 
 def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -308,11 +422,39 @@ def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting("nearest upsampling and a group norm in one graph", trial.name, up)
 
 
+UPSAMPLING_IN_GROUP_NORM = Fault(
+    what="Inductor may fuse nearest upsampling into a group norm whose reads are then strided, up to 6 times slower",
+    advice="measure with TORCHINDUCTOR_LOOP_REINDEXING_AFTER_FUSION=0, or use torch 2.14",
+    source="pytorch #189488, PR #191349",
+    read=date(2026, 11, 27),
+    look=upsampling_before_group_norm,
+    severity="note",
+    device="cuda",
+    first_torch="2.14.0.dev0",
+    before_torch="2.14.0",
+)
+
+
 def training_of_unit_convolution(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step in channels_last with a 2-D convolution whose kernel is 1x1."""
     for trial, _, c in _convolutions(diagnosis) if diagnosis.subject.mode == "training" else ():
         if trial.configuration.model_format == "channels_last" and (c.weight_shape or ())[2:] == (1, 1):
             yield Sighting(f"{c.module or c.node}, a kernel of 1x1 in channels_last", trial.name, c)
+
+
+UNIT_CONVOLUTION_GRADIENT = Fault(
+    what=(
+        "the backward of a channels_last convolution with a kernel or an image of 1x1 may give a wrong weight gradient"
+    ),
+    advice="train this model in the contiguous format on an Intel GPU until PR #190773 is in torch",
+    source="pytorch PR #190773",
+    read=date(2026, 11, 27),
+    look=training_of_unit_convolution,
+    device="xpu",
+)
+
+
+_ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
 
 
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]:
@@ -323,6 +465,19 @@ def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]
             yield Sighting(words, trial.name, node)
 
 
+BFLOAT16_WITHOUT_ONEDNN = Fault(
+    what=(
+        "a bfloat16 convolution does not get to oneDNN, as reported of processors without AVX-512, and is tens of"
+        " times slower than in float32"
+    ),
+    advice="run this model in float32 on this processor, or on one with AVX-512",
+    source="pytorch #183815",
+    read=date(2026, 11, 22),
+    look=bfloat16_convolution_in_fallback,
+    device="cpu",
+)
+
+
 def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A matrix product that oneDNN ran in its reference code, in the default, else in eager."""
     for trial, kernel, node in _ran(diagnosis):
@@ -331,6 +486,40 @@ def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighti
             yield Sighting(f"a {kernel.name} runs in oneDNN's {kernel.implementation}", trial.name, node)
 
 
+FLOAT16_PRODUCT = Fault(
+    what="oneDNN 3.12.3 takes its reference code for float16 matrix products, up to a thousand times slower",
+    advice="use bfloat16 or float32 on a CPU, or torch 2.13",
+    source="pytorch #193951",
+    read=date(2026, 11, 22),
+    look=half_precision_product_in_reference,
+    device="cpu",
+    first_torch="2.14.0.dev20260805",
+)
+
+
 def _ran(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Kernel, FxNode | None]]:
     for trial in evidence.main_or_eager(diagnosis):
         yield from ((trial, kernel, evidence.node_of(trial, kernel)) for kernel in evidence.kernels_of(trial))
+
+
+KNOWN_FAULTS = (
+    CONV3D_BEFORE_2_9_1,
+    CONV3D_WITH_OLD_CUDNN,
+    UPSAMPLING_IN_OTHER_FORMAT,
+    LOST_STRIDES,
+    AS_STRIDED_VALUES,
+    SCATTER_VALUES,
+    FORCED_STRIDES,
+    BACKWARD_ON_MPS,
+    DEPTHWISE_CONV1D,
+    LARGE_KERNEL,
+    BFLOAT16_WITHOUT_ONEDNN,
+    FLOAT16_PRODUCT,
+    CONSTANTS_OF_NVIDIA,
+    CONV3D_VALUES,
+    TEMPLATE_VALUES,
+    GRADIENT_TEMPLATE,
+    UPSAMPLING_IN_GROUP_NORM,
+    UNIT_CONVOLUTION_GRADIENT,
+)
+"""In the order in which they are reported."""

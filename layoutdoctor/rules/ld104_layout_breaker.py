@@ -1,28 +1,17 @@
-"""LD104, LD105 and LD212: where a channels-last region ends inside the model, at its edges, or at a graph break."""
+"""LD104: where a channels-last region ends inside the model."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
-from layoutdoctor.examination.costs import Place, all_conversions_of, sum_of_known
+from layoutdoctor.diagnosis.layout import dispatched_format
+from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.advice import (
-    OFF,
-    Times,
-    advised,
-    alternative_words,
-    channels_last_ways,
-    is_worth_trying,
-    speed_words,
-    unless_refuted,
-)
+from layoutdoctor.rules.advice import OFF, Times, advised, alternative_words, channels_last_ways
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import channels_last_only
-from layoutdoctor.units import format_bytes
-from layoutdoctor.words import be, count_of, distinct, joined, layout_words, line_words, listing, shown
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,11 +19,10 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Graph, LayoutBreaker
+    from layoutdoctor.diagnosis.graph import LayoutBreaker
     from layoutdoctor.diagnosis.layout import MemoryFormat
     from layoutdoctor.diagnosis.trial import Trial
 
-# ------------------------------------------------------------------------------------------- LD104: inside the model
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
 _MODULES_NAMED = 3
 _LINES_NAMED = 2
@@ -133,10 +121,16 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
     lost = distinct(_format(breaker) for breaker in breakers)
-    where = f"{listing(lost)} {be(len(lost))} lost at {_breaker_words(breakers)}"
-    what = joined((where + _place_words(breakers), worst.reason), ": ")
+    # A compiled graph may hold several parts of one call, with one conversion.
+    calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
+    unit = "layer" if len(distinct(b.module for b in breakers)) == len(calls) else "call"
+    where = f"{listing(lost)} lost at {count_of(len(calls), f'{breakers[0].op} {unit}')}"
+    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
+    places = listing(distinct(b.module for b in breakers), _MODULES_NAMED) or listing(lines, _LINES_NAMED)
+    there = f" ({places})" if places else ""
+    what = joined((where + there, worst.reason), ": ")
     if _is_foreign(worst):  # its reason is what a reader needs first
-        what = joined((where, worst.reason), ": ") + _place_words(breakers)
+        what = joined((where, worst.reason), ": ") + there
     return LD104.finding(
         trial.name,
         joined((what, joined((_paid_words(paid), wording.conversion_cost_words(trial, paid)), ", "))),
@@ -148,29 +142,12 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     )
 
 
-def _breaker_words(breakers: Sequence[LayoutBreaker]) -> str:
-    """How often the operation is called; a compiled graph may hold several parts of one call, with one conversion."""
-    calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
-    is_layer = len(distinct(b.module for b in breakers)) == len(calls)
-    return count_of(len(calls), f"{breakers[0].op} {'layer' if is_layer else 'call'}")
-
-
-def _place_words(breakers: Sequence[LayoutBreaker]) -> str:
-    modules = distinct(breaker.module for breaker in breakers)
-    lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
-    places = joined((listing(modules, _MODULES_NAMED), listing(lines, _LINES_NAMED)))
-    return f" ({places})" if places else ""
-
-
 def _paid_words(paid: Sequence[Conversion]) -> str:
     """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
     weights, values = (sum((c.tensor == "weight") is is_weight for c in paid) for is_weight in (True, False))
     directions = [c.direction for c in paid if c.tensor != "weight"]
-    out, back, fused = (
-        directions.count("to_contiguous"),
-        directions.count("to_channels_last"),
-        sum(c.fused for c in paid),
-    )
+    out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
+    fused = sum(c.fused for c in paid)
     words = f"{count_of(values, 'conversion')} {'out' if out else 'back in'}"
     if out + back < values:
         words = f"{count_of(values, 'conversion')} around it"
@@ -184,6 +161,7 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
 def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreaker) -> str:
     op, is_eager, times = _op(breaker), trial.configuration.backend == "eager", Times(diagnosis)
     is_traced = is_eager or _is_contiguous_as_traced(trial, breaker)
+    chosen = _AGAINST_THE_MODEL if evidence.is_channels_last(trial) else _COMPILED_ADVICE
     if _is_foreign(breaker):
         advice = _KERNEL_ADVICE if breaker.op.startswith("triton::") else _OPERATOR_ADVICE
         return joined((advice, _around_words(times, trial)))
@@ -196,7 +174,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
     elif op in (*_VIEWS, *_PRODUCTS):
         advice = _VIEW_ADVICE
     else:
-        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else _chosen_words(trial))
+        advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else chosen)
     other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
     if other is not None:
         return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
@@ -204,10 +182,6 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         advice = advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
         return joined((advice, _around_words(times, trial))) if trial.is_static else advice
     return advice
-
-
-def _chosen_words(trial: Trial) -> str:
-    return _AGAINST_THE_MODEL if evidence.is_channels_last(trial) else _COMPILED_ADVICE
 
 
 def _is_contiguous_as_traced(trial: Trial, breaker: LayoutBreaker) -> bool:
@@ -248,134 +222,3 @@ def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
 
 
 LD104 = Rule("LD104", "layout-breaker", layout_breakers)
-
-
-# ----------------------------------------------------------------------------------------------- LD105: at its edges
-def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the baseline; none if channels_last input was measured to be faster (LD205)."""
-    trial, times = evidence.main_trial(diagnosis), Times(diagnosis)
-    if trial is None or times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
-        return
-    graphs = [graph for graph in trial.graphs if _converts_at_its_edges_only(graph)]
-    found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
-    if not found:
-        return
-    count = sum(_channels_last_count(graph) for graph in graphs)
-    weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
-    often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
-    edges = (
-        f"{_count_words(found, 'entry', 'conversion in')}, {_count_words(found, 'exit', 'out')} for "
-        f"{count_of(count, 'convolution')} that {'runs' if count == 1 else 'run'} channels-last"
-    )
-    cost = joined((edges, wording.conversion_cost_words(trial, found)), ": ")
-    parts = []
-    if any(c.role == "entry" for c in found):
-        tensors = evidence.inputs_not_channels_last(diagnosis)
-        wanted = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
-        advice = f"a {wanted or 'channels_last'} input saves the conversion at the entry"
-        parts.append(unless_refuted(times, trial, channels_last_ways(trial), advice))
-    if any(c.role == "exit" for c in found):
-        parts.append(
-            "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
-            "unless the consumer takes channels_last"
-        )
-    message = joined((cost, f"and {count_of(weights, 'weight')}, {often}" if weights else None))
-    yield LD105.finding(trial.name, message, joined(parts), conversions=found, at=found[0])
-
-
-def _converts_at_its_edges_only(graph: Graph) -> bool:
-    """Whether a forward graph has channels-last convolutions and converts no activation in the interior."""
-    roles = {conversion.role for conversion in _activations(graph)}
-    return graph.direction != "backward" and _channels_last_count(graph) > 0 and roles <= {"entry", "exit"}
-
-
-def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
-    """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
-    nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
-    return not readers or any(evidence.is_convolution_named(name, nodes) for name in readers)
-
-
-def _channels_last_count(graph: Graph) -> int:
-    return sum(bool(c.channels_last) and not c.is_backward for c in evidence.convolutions_of([graph]))
-
-
-def _activations(graph: Graph) -> list[Conversion]:
-    return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
-
-
-def _count_words(found: Sequence[Conversion], role: str, noun: str) -> str:
-    """``"1 conversion in"``, ``"no conversion in"``, ``"2 out (1 fused)"``, ``"none out"``."""
-    written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
-    count, fused = len(written), sum(c.fused for c in written)
-    nouns = noun if count < 2 else noun.replace("conversion", "conversions")
-    remark = "" if not fused else " (fused)" if fused == count else f" ({fused} fused)"
-    return f"{count or ('none' if noun == 'out' else 'no')} {nouns}{remark}"
-
-
-LD105 = Rule("LD105", "entry-exit-conversion", entries_and_exits)
-
-
-# ------------------------------------------------------------------------------------------- LD212: at a graph break
-# Both graphs, the exit of the first, the entry of the second.
-_Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
-
-
-def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per cut, for the first configuration that has any."""
-    for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
-        is_open = is_worth_trying(Times(diagnosis), trial, channels_last_ways(trial))
-        for first, second, exit_, entry in cuts:
-            both = (exit_, entry)
-            own = [conversion for conversion in both if not conversion.fused]
-            seconds, moved = sum_of_known(c.seconds for c in own), sum_of_known(c.bytes_moved for c in both)
-            facts = (
-                "2 conversions",
-                None if moved is None else format_bytes(moved),
-                wording.cost_words(trial, seconds, wording.estimate_words(own)),
-                f"{2 - len(own)} of them in a kernel that computes as well" if len(own) < 2 else None,
-            )
-            why = listing(distinct(trial.graph_break_reasons), 3)
-            message = (
-                f"a graph break after {exit_.module or exit_.node or first.name} cuts a channels-last region: "
-                f"{wording.shape_of(exit_.source)} is converted to {layout_words(exit_.target)} at the end of "
-                f"{first.name} and back at the start of {second.name} ({joined(facts, ', ')})"
-            )
-            yield LD212.finding(
-                trial.name,
-                joined((message, f"dynamo's reasons: {why}" if why else None)),
-                "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where "
-                "it is)" + (", or give the model and its input channels_last" if is_open else ""),
-                severity=evidence.severity_of_cost(trial, seconds),
-                evidence=(first.name, exit_.id, second.name, entry.id),
-                at=Place(exit_.module or entry.module, exit_.location or entry.location),
-                seconds=seconds,
-                bytes_moved=moved,
-            )
-
-
-def _cuts(trial: Trial) -> Iterator[_Cut]:
-    """Every conversion at the end of a graph that one at the start of a later graph undoes, each entry once."""
-    if not trial.graph_break_reasons and not any(graph.graph_breaks for graph in trial.graphs):
-        return
-    graphs = [g for g in trial.graphs if g.decision is not None and g.decision.convolution_count]
-    entered = set[tuple[str, str]]()
-    for number, first in enumerate(graphs):
-        later = [graph for graph in graphs[number + 1 :] if graph.direction == first.direction]
-        for exit_ in (c for c in first.conversions if c.role == "exit"):
-            entries = ((graph, c) for graph in later for c in graph.conversions if _undoes(c, exit_))
-            cut = next(((graph, c) for graph, c in entries if (graph.name, c.id) not in entered), None)
-            if cut is not None:
-                entered.add((cut[0].name, cut[1].id))
-                yield first, cut[0], exit_, cut[1]
-
-
-def _undoes(entry: Conversion, exit_: Conversion) -> bool:
-    """Whether a graph finds what another one left, and brings it back into channels-last."""
-    left, found = exit_.target, entry.source
-    if entry.role != "entry" or left is None or found is None:
-        return False
-    ends = channels_last_only(exit_.source), channels_last_only(entry.target)
-    return (left.shape, left.stride) == (found.shape, found.stride) and None not in ends
-
-
-LD212 = Rule("LD212", "graph-break-cuts-region", graph_breaks)

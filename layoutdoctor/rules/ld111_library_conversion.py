@@ -1,4 +1,4 @@
-"""LD108, LD110 and LD111: copies in eager code, and all conversions that a library makes around its convolutions."""
+"""LD111: all conversions that a library makes around its convolutions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.costs import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import is_call_out_of_channels_last
-from layoutdoctor.rules.round_trips import LD101, LD102
-from layoutdoctor.rules.weights import LD103
-from layoutdoctor.units import format_seconds
+from layoutdoctor.rules.ld101_round_trip import LD101
+from layoutdoctor.rules.ld102_repeated_conversion import LD102
+from layoutdoctor.rules.ld103_weight_conversion import LD103
+from layoutdoctor.units import format_seconds, format_share
 from layoutdoctor.words import (
-    CONFIDENCE_WORDS,
     DIRECTION_WORDS,
     LIBRARY_NAMES,
     TENSOR_WORDS,
@@ -36,72 +34,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.kernel import KernelSummary
     from layoutdoctor.diagnosis.trial import Trial
-
-
-# ------------------------------------------------------------------------------------------------ LD108 and LD110
-def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all eager copies of a trace that change the memory format."""
-    for trial in evidence.trace_trials(diagnosis):
-        owners = ("framework", "user")
-        copies = [c for c in conversions_of(trial) if c.owner in owners and not is_call_out_of_channels_last(c)]
-        if not copies:
-            return
-        # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
-        unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
-        count, asked = launch_count(copies), launch_count(c for c in copies if c.owner == "user")
-        ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
-        names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
-        facts = (
-            f"{count} eager {'copy changes' if count == 1 else 'copies change'} the memory format {ways}",
-            f"by {names}" if names is not None else None,
-            wording.on_dearest_shapes(copies),
-            wording.step_words(copies),
-            f"{asked} asked for by the model's own code" if asked else None,
-        )
-        costs = (wording.conversion_cost_words(trial, copies), wording.dearest_words(copies))
-        again = "; record again with torch.profiler.profile(with_stack=True) for its line"
-        if any(conversion.location is not None for conversion in copies):
-            again = ", and record again"
-        yield LD108.finding(
-            trial.name,
-            joined((joined(facts, ", "), *costs)),
-            "keep one memory format from the input to the output: look there for a permute, a transpose or an "
-            f"operation that returns contiguous{again}",
-            severity=evidence.severity_of_cost(trial, unasked),
-            conversions=copies,
-        )
-
-
-LD108 = Rule("LD108", "strided-copy", strided_copies)
-
-_LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run
-
-
-def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
-    for trial in evidence.trace_trials(diagnosis):
-        copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
-        seconds, count = sum_of_known(c.seconds for c in copies), launch_count(copies)
-        permutes = "copy permutes a tensor and changes" if count == 1 else "copies permute a tensor and change"
-        facts = joined((f"{count} {permutes} no memory format", wording.on_dearest_shapes(copies)), ", ")
-        if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
-            yield LD110.finding(
-                trial.name,
-                joined((facts, wording.cost_words(trial, seconds), wording.dearest_words(copies))),
-                "nothing about memory formats: no format saves them; where they feed attention, "
-                "scaled_dot_product_attention takes the permuted views as they are",
-                conversions=copies,
-            )
-
-
-def _is_permuting(conversion: Conversion) -> bool:
-    layouts = [one for one in (conversion.source, conversion.target) if one is not None and one.stride is not None]
-    orders = {stride_order(layout.shape, layout.stride or ()) for layout in layouts}
-    return conversion.direction == "none" and len(orders) == len(layouts) == 2 and None not in orders
-
-
-LD110 = Rule("LD110", "permuted-copy", permuted_copies)
-
 
 # Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
 # or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.
@@ -133,20 +65,14 @@ def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
     conversions, times = _of_library(trial), Times(diagnosis)
     severity = _severity(trial, trial.kernels, conversions)
     if severity is not None:
-        parts = (
-            _count_words(trial.kernels, conversions),
-            _cost_words(trial, trial.kernels, conversions),
-            _operation_words(conversions),
-            wording.dearest_words(conversions),
-            _buffer_words(conversions),
-            _fused_words(trial.kernels, conversions),
-            _counted_twice_words(diagnosis, trial, conversions),
-        )
+        counted = _counted_twice(diagnosis, trial, conversions)
+        message = (_count_words(trial.kernels, conversions, counted), _cost_words(trial, trial.kernels, conversions))
+        further = (_buffer_words(conversions), _fused_words(trial.kernels, conversions))
         pay = times.is_worth_it(trial, lambda candidate: _has_fewer(candidate, trial))
         yield LD111.finding(
             trial.name,
-            joined(parts),
-            _suggestion(times, trial, conversions, pay=pay),
+            joined(message),
+            joined((_suggestion(times, trial, conversions, pay=pay), *further)),
             severity="note" if pay else severity,
             conversions=conversions,
         )
@@ -174,12 +100,11 @@ def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conver
     return "warning" if evidence.takes_at_least(trial, seconds, least) else "note"
 
 
-def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str:
+def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion], counted: str) -> str:
     libraries = {"onednn"}
     if "onednn_log" not in kernels.sources:
         libraries = {library_of(c.kernel) or "" for c in conversions if c.kernel is not None}
     by = listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
-    places = " around convolutions" if len(of_convolutions(kernels, conversions)) == len(conversions) else ""
     ways = wording.named_counts(
         ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
     )
@@ -189,13 +114,11 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
         ]
         nouns = ("activations and their gradients", "weights and theirs")
         sides = [f"{format_seconds(spent)} of {of}" for spent, of in zip(seconds, nouns, strict=True) if spent]
-        of = f"by launch grids {' and '.join(sides)}" if sides else "of which tensors was not recorded"
+        of = f"by launch grids {' and '.join(sides)}" if sides else "of tensors that were not recorded"
     else:
-        tensors = wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)
-        known_by = wording.named_counts((CONFIDENCE_WORDS[c.confidence], c.count) for c in conversions)
-        of = f"of {tensors}, going by {known_by}"
+        of = f"of {wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)}"
     count = count_of(launch_count(conversions), "layout conversion")
-    return joined((f"{count} by {by}{places}: {ways}", of, wording.step_words(conversions)), ", ")
+    return joined((f"{count} by {by}{counted}: {ways}", of, wording.step_words(conversions)), ", ")
 
 
 def _is_to_cnhw(conversion: Conversion) -> bool:
@@ -203,21 +126,13 @@ def _is_to_cnhw(conversion: Conversion) -> bool:
 
 
 def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
-    """With the share of the convolution time only if all of them are a part of it."""
-    if len(of_convolutions(kernels, conversions)) == len(conversions):
-        return wording.conversion_cost_words(trial, conversions)
-    return wording.sum_words(trial, conversions)
-
-
-def _operation_words(conversions: Sequence[Conversion]) -> str | None:
-    """The operations that pay most; None if none was recorded, or all are of one."""
-    seconds: dict[str, float] = {}
-    for conversion in conversions:
-        name = op_words(conversion.op) if conversion.op is not None else "operations not known"
-        seconds[name] = seconds.get(name, 0.0) + (conversion.seconds or 0.0)
-    dearest = sorted(seconds.items(), key=lambda item: -item[1])
-    words = listing([f"{format_seconds(spent)} in {name}" for name, spent in dearest], _NAMED)
-    return words if len(seconds) > 1 else None
+    """With the share of the convolution time if all of them are a part of it."""
+    seconds, whole = sum_of_known(c.seconds for c in conversions), kernels.convolution_seconds
+    share = None
+    if seconds is not None and whole and len(of_convolutions(kernels, conversions)) == len(conversions):
+        share = f"{format_share(seconds / whole)} of convolution time"
+    estimated = wording.estimate_words(conversions)
+    return wording.cost_words(trial, seconds, share, estimated) or wording.conversion_cost_words(trial, conversions)
 
 
 def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
@@ -225,7 +140,7 @@ def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
     count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
     if not count or _wanted(conversions) != "torch.channels_last":
         return None
-    return f"{count} of them {'converts' if count == 1 else 'convert'} the buffer of a result before it is written"
+    return f"conversions of buffers that no result is in yet: {count}"
 
 
 def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
@@ -237,19 +152,17 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     count = sum(n for name, n in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
     if not count:
         return None
-    reads = "convolution kernel reads" if count == 1 else "convolution kernels read"
-    own = "writes contiguous itself" if count == 1 else "write contiguous themselves"
-    return f"{count} {reads} channels_last and {own}, so that no conversion back is seen there"
+    return f"no conversion back is seen behind {count_of(count, 'convolution kernel')} from channels_last to contiguous"
 
 
-def _counted_twice_words(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str | None:
+def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
     """How many of them other findings count as well, so that nobody adds their costs up."""
     counts, named = {c.id: c.count for c in conversions}, []
     for rule in (LD101, LD102, LD103):
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
         count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
         named += [f"{count} in {rule.code}"] if count else []
-    return f"also counted: {listing(named)}" if named else None
+    return f" (also {listing(named)})" if named else ""
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:

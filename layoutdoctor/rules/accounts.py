@@ -1,0 +1,44 @@
+"""Rows of an account of two configurations, as LD306 and LD307 look at them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import Place
+from layoutdoctor.rules.advice import Times, severity_of_loss
+from layoutdoctor.words import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.answer import Account, AccountRow, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+_LEAST_SHARE_OF_CALL = 0.02
+_LEAST_SECONDS = 100e-6
+"""At each place, on a CPU: waking threads that sleep when a kernel begins may take nearly as long."""
+
+
+def large_rows(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
+    """The rows of an account that take enough of a call to be worth a finding."""
+    least = _LEAST_SHARE_OF_CALL * account.slower_seconds
+    at_a_place = _LEAST_SECONDS if diagnosis.subject.device == "cpu" else 0.0
+    return [row for row in account.rows if row.seconds >= max(least, row.count * at_a_place)]
+
+
+def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
+    """Judged over what some rows lose together; the faster configuration of the account is the cure."""
+    trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
+    if trial is None:
+        return "warning"
+    return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
+
+
+def place_of(row: AccountRow) -> Place:
+    """A row's module, and the first of its lines."""
+    return Place(row.module, next(iter(row.locations), None))
+
+
+def work_words(row: AccountRow) -> str:
+    """A row's operations: ``"add and relu in the backward"``."""
+    return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"

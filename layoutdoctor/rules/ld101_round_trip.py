@@ -1,0 +1,227 @@
+"""LD101: conversions that undo each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
+from layoutdoctor.examination.costs import all_conversions_of, places_of, sum_of_known
+from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.words import (
+    DIRECTION_WORDS,
+    PROOF_WORDS,
+    count_of,
+    distinct,
+    joined,
+    layout_words,
+    listing,
+    op_words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
+
+# The first conversion goes out of the layout that the library computes in, or into it.
+_OUT = ("to_contiguous", "from_blocked")
+_INTO = ("to_channels_last", "to_blocked")
+
+
+def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """The round trips of every trial; of the baseline one finding per kind, the costliest kind first."""
+    main = evidence.main_trial(diagnosis)
+    for trial in evidence.own_trials(diagnosis):
+        facts = _Facts(trial)
+        kinds: dict[str, list[RedundantPair]] = {}
+        is_trace = evidence.is_trace(trial)
+        for pair in trial.redundant_pairs:
+            kind = joined((facts.way(pair), facts.around(pair)), " ") if trial is main and not is_trace else ""
+            kinds.setdefault(kind, []).append(pair)
+        for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
+            yield LD101.finding(
+                trial.name,
+                _message(facts, pairs),
+                _suggestion(Times(diagnosis), facts, pairs),
+                severity=_severity(Times(diagnosis), facts),
+                at=next(iter(places_of(pairs)), None),
+                seconds=_seconds(pairs),
+                bytes_moved=_bytes(pairs),
+                evidence=_ids(pairs),
+            )
+
+
+class _Facts:
+    """A trial's conversions by id, its nodes by graph and name, and round trips in words."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
+        self.nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
+
+    def of(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
+        """The conversions of round trips, each once."""
+        return [self.conversions[id] for id in dict.fromkeys(_ids(pairs)) if id in self.conversions]
+
+    def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
+        return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
+
+    def way(self, pair: RedundantPair) -> str | None:
+        """``"channels_last -> contiguous -> channels_last"``; by the first one's direction if no layout is known."""
+        first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
+        if first is None or second is None or self._concatenation(pair) is not None:
+            return None
+        if self._has_direction_alone(pair):
+            return f"{DIRECTION_WORDS[first.direction]} and back"
+        layouts = (first.source, first.target, second.target)
+        return None if None in layouts else " -> ".join(layout_words(layout) for layout in layouts)
+
+    def _has_direction_alone(self, pair: RedundantPair) -> bool:
+        """Whether its way is known by the first one's direction, and not by layouts."""
+        first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
+        if first is None or second is None or self._concatenation(pair) is not None:
+            return False
+        return None in (first.source, first.target, second.target) and first.direction in (*_OUT, *_INTO)
+
+    def around(self, pair: RedundantPair) -> str:
+        """``"around relu"``, ``"back to back"``."""
+        names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
+        nothing = "with nothing between" if self._has_direction_alone(pair) else "back to back"
+        around = listing(name.removeprefix("at::native::") for name in names)
+        return self._concatenation(pair) or (f"around {around}" if names else nothing)
+
+    def _concatenation(self, pair: RedundantPair) -> str | None:
+        """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
+        second = self.conversions.get(pair.second)
+        cat = next((op for op in pair.between if base_name(op) == "cat"), None)
+        if cat is None or not pair.also or pair.first not in self.conversions or second is None:
+            return None
+        there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
+        formats = distinct(layout_words(conversion.source) for conversion in there)
+        rest = [op_words(op) for op in pair.between if op != cat]
+        through = f" with {listing(rest)}" if rest else ""
+        nodes = self.nodes.get(pair.graph or second.graph or "", {})
+        readers = [*second.required_by, *([second.node] if second.node is not None else [])]
+        is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
+        joint = layout_words(second.source)
+        return (
+            f"concatenation of {1 + len(pair.also)} {' or '.join(formats)} branches in {joint}{through}, converted back"
+            f"{' for the next convolution' if is_read else ''}"
+        )
+
+    def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
+        """Which way, and around what; of several kinds the most frequent with its number."""
+        ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
+        ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
+        return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")
+
+
+def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
+    return [id for pair in pairs for id in (pair.first, *pair.also, pair.second)]
+
+
+def _seconds(pairs: Sequence[RedundantPair]) -> float | None:
+    return sum_of_known(pair.seconds for pair in pairs)
+
+
+def _bytes(pairs: Sequence[RedundantPair]) -> int | None:
+    return sum_of_known(pair.bytes_moved for pair in pairs)
+
+
+def _is_clean(trial: Trial) -> bool:
+    return trial.kernels is not None and not trial.redundant_pairs
+
+
+def _severity(times: Times, facts: _Facts) -> Severity:
+    """Judged over all round trips of the trial: many small ones are a loss together."""
+    trial, pairs = facts.trial, facts.trial.redundant_pairs
+    if evidence.is_trace(trial):
+        # The order of kernels alone proves nothing.
+        return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
+    if {c.owner for c in facts.of(pairs)} == {"library"} and times.is_worth_it(trial, _is_clean):
+        return "note"
+    return severity_of_loss(times, trial, evidence.share_of_kernels(trial, _seconds(pairs)), _is_clean)
+
+
+def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    trial, conversions = facts.trial, facts.of(pairs)
+    returned = sum(conversion.purpose == "gradient_strides" for conversion in conversions)
+    cost = wording.conversion_cost_words(trial, pairs)
+    shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
+    total = count_of(len(pairs), "round trip")
+    if evidence.is_trace(trial):
+        start = joined((f"{total} {_proof_words(pairs)}: {facts.kind_words(pairs)}", shapes), ", ")
+        return joined((start, cost))
+    gradients = "gradients of weights, which autograd copies back" if returned == len(pairs) else None
+    parts = (gradients, facts.kind_words(pairs), shapes, cost, wording.owner_words(conversions))
+    return f"{total}: {joined(parts, ', ')}"
+
+
+def _proof_words(pairs: Sequence[RedundantPair]) -> str:
+    """The proof of some pairs; of several proofs the number of pairs that only the weakest one suggests."""
+    proofs = [pair.confidence or "graph" for pair in pairs]
+    weakest = [proof for proof in PROOF_WORDS if proof in proofs][-1]
+    words = PROOF_WORDS[weakest]
+    return words if len({*proofs}) == 1 else f"({proofs.count(weakest)} {words})"
+
+
+def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    trial, every = facts.trial, facts.trial.redundant_pairs
+    other = times.clean_alternative(trial, _is_clean)
+    if other is not None:
+        return use_instead(times, trial, other, "has no round trip")
+    if evidence.is_trace(trial):
+        return _untried_suggestion(facts, pairs)
+    firsts, ways = facts.firsts(every), channels_last_ways(trial)
+    decided = [(graph.name, graph.decision) for graph in trial.graphs if graph.decision is not None]
+    vetoed = {name for name, card in decided if card.applied is False and not evidence.is_of_other_ranks(card)}
+    if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
+        without = "eager" if trial.configuration.backend == "eager" else BASELINE
+        ways = (without,) if evidence.is_channels_last(trial) else ()
+        advice = (
+            "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+        )
+    elif any(place.code and ".contiguous()" in place.code for pair in every if (place := pair.location)):
+        return "remove the .contiguous() between the layers, so that they hand on the layout they have"
+    elif trial.configuration.input_format != "channels_last":
+        advice = "give the model and its input channels_last, so that the layers between hand the layout on"
+    elif trial.configuration.layout_optimization == "off":
+        ways = ("inductor-channels-last",)
+        advice = "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+    elif not vetoed.isdisjoint(pair.graph for pair in every):
+        ways = (FORCED,)
+        advice = (
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between in '
+            "channels_last as well, and measure it (--configurations all)"
+        )
+    else:
+        return "model and input are channels_last already: look at the operation in front, which returns another layout"
+    return advised(times, trial, ways, advice)
+
+
+def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
+    """By the layout that the library wants, as the dearer way round shows: there is no other run to compare with."""
+    weights = []
+    for directions in (_OUT, _INTO):
+        own = [p for p in pairs if p.first in facts.conversions and facts.conversions[p.first].direction in directions]
+        weights.append((_seconds(own) or 0.0, len(own)))
+    out, into = weights
+    if out == into:
+        return f"nothing was tried here: {wording.try_words(None)}"
+    if into > out:
+        return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
+    ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
+    tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
+    has_norm = any(name in CONTIGUOUS_NORMS for pair in pairs for name in pair.between)
+    norms = "; in eager a group norm runs contiguous only and converts its input itself" if has_norm else ""
+    return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
+
+
+LD101 = Rule("LD101", "round-trip-conversion", round_trips)

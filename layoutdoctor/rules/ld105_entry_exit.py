@@ -1,0 +1,83 @@
+"""LD105: conversions at the edges of a channels-last graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.words import count_of, distinct, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Graph
+
+
+def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, about the baseline; none if channels_last input was measured to be faster (LD205)."""
+    trial, times = evidence.main_trial(diagnosis), Times(diagnosis)
+    if trial is None or times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
+        return
+    graphs = [graph for graph in trial.graphs if _converts_at_its_edges_only(graph)]
+    found = [c for graph in graphs for c in _activations(graph) if c.role == "exit" or _is_for_convolution(graph, c)]
+    if not found:
+        return
+    count = sum(_channels_last_count(graph) for graph in graphs)
+    weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
+    often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
+    parts = []
+    if any(c.role == "entry" for c in found):
+        tensors = evidence.inputs_not_channels_last(diagnosis)
+        wanted = " or ".join(distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors))
+        advice = f"a {wanted or 'channels_last'} input saves the conversion at the entry"
+        parts.append(unless_refuted(times, trial, channels_last_ways(trial), advice))
+    if any(c.role == "exit" for c in found):
+        parts.append(
+            "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
+            "unless the consumer takes channels_last"
+        )
+    facts = (
+        f"{_count_words(found, 'entry')} at the entry",
+        f"{_count_words(found, 'exit')} at the exit",
+        wording.conversion_cost_words(trial, found),
+    )
+    region = f"channels-last region of {count_of(count, 'convolution')}: {joined(facts, ', ')}"
+    message = joined((region, f"{count_of(weights, 'weight conversion')} {often}" if weights else None))
+    yield LD105.finding(trial.name, message, joined(parts), conversions=found, at=found[0])
+
+
+def _converts_at_its_edges_only(graph: Graph) -> bool:
+    """Whether a forward graph has channels-last convolutions and converts no activation in the interior."""
+    roles = {conversion.role for conversion in _activations(graph)}
+    return graph.direction != "backward" and _channels_last_count(graph) > 0 and roles <= {"entry", "exit"}
+
+
+def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
+    """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
+    nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
+    return not readers or any(evidence.is_convolution_named(name, nodes) for name in readers)
+
+
+def _channels_last_count(graph: Graph) -> int:
+    return sum(bool(c.channels_last) and not c.is_backward for c in evidence.convolutions_of([graph]))
+
+
+def _activations(graph: Graph) -> list[Conversion]:
+    return [c for c in graph.conversions if c.tensor == "activation" and c.direction != "none"]
+
+
+def _count_words(found: Sequence[Conversion], role: str) -> str:
+    """``"1 conversion"``, ``"2 conversions (1 fused)"``, ``"none"``."""
+    written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
+    fused = sum(c.fused for c in written)
+    remark = "" if not fused else " (fused)" if fused == len(written) else f" ({fused} fused)"
+    return f"{count_of(len(written), 'conversion')}{remark}" if written else "none"
+
+
+LD105 = Rule("LD105", "entry-exit-conversion", entries_and_exits)

@@ -1,0 +1,52 @@
+"""LD108: copies of a recorded run that change the memory format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import is_call_out_of_channels_last
+from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+
+def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, for all eager copies of a trace that change the memory format."""
+    for trial in evidence.trace_trials(diagnosis):
+        owners = ("framework", "user")
+        copies = [c for c in conversions_of(trial) if c.owner in owners and not is_call_out_of_channels_last(c)]
+        if not copies:
+            return
+        # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
+        unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
+        asked = launch_count(c for c in copies if c.owner == "user")
+        ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
+        names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
+        facts = (
+            f"{count_of(launch_count(copies), 'eager copy', 'eager copies')} between memory formats: {ways}",
+            f"by {names}" if names is not None else None,
+            wording.on_dearest_shapes(copies),
+            wording.step_words(copies),
+            f"{asked} asked for by the model's own code" if asked else None,
+        )
+        again = "; record again with torch.profiler.profile(with_stack=True) for its line"
+        if any(conversion.location is not None for conversion in copies):
+            again = ", and record again"
+        yield LD108.finding(
+            trial.name,
+            joined((joined(facts, ", "), wording.conversion_cost_words(trial, copies))),
+            "keep one memory format from the input to the output: look there for a permute, a transpose or an "
+            f"operation that returns contiguous{again}",
+            severity=evidence.severity_of_cost(trial, unasked),
+            conversions=copies,
+        )
+
+
+LD108 = Rule("LD108", "strided-copy", strided_copies)

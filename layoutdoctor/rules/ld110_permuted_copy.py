@@ -1,0 +1,46 @@
+"""LD110: copies of a recorded run that permute tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import stride_order
+from layoutdoctor.examination.costs import launch_count, sum_of_known
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.words import count_of, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+_LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run
+
+
+def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
+    for trial in evidence.trace_trials(diagnosis):
+        copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
+        seconds = sum_of_known(c.seconds for c in copies)
+        count = count_of(launch_count(copies), "permuting copy", "permuting copies")
+        facts = joined((f"{count} without a change of memory format", wording.on_dearest_shapes(copies)), ", ")
+        if evidence.takes_at_least(trial, seconds, _LEAST_SHARE_PERMUTED):
+            yield LD110.finding(
+                trial.name,
+                joined((facts, wording.cost_words(trial, seconds))),
+                "nothing about memory formats: no format saves them; where they feed attention, "
+                "scaled_dot_product_attention takes the permuted views as they are",
+                conversions=copies,
+            )
+
+
+def _is_permuting(conversion: Conversion) -> bool:
+    layouts = [one for one in (conversion.source, conversion.target) if one is not None and one.stride is not None]
+    orders = {stride_order(layout.shape, layout.stride or ()) for layout in layouts}
+    return conversion.direction == "none" and len(orders) == len(layouts) == 2 and None not in orders
+
+
+LD110 = Rule("LD110", "permuted-copy", permuted_copies)

@@ -1,0 +1,149 @@
+"""LD201: layout optimization that was applied, and nothing came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.examination.costs import sum_of_known
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
+from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
+from layoutdoctor.units import format_bytes, format_seconds
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, Decision
+    from layoutdoctor.diagnosis.trial import Trial
+
+
+def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
+    for trial in evidence.own_trials(diagnosis):
+        idle = [card for card in evidence.cards_of(trial.graphs) if _is_idle(card)]
+        if not idle or not leaves_layouts_to_inductor(trial):
+            continue
+        convolutions = [convolution for decision in idle for convolution in decision.convolutions]
+        if are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
+            return
+        count = sum(decision.convolution_count for decision in idle)
+        reach = f"layout optimization reaches 0 of {count_of(count, 'convolution')}{_rank_words(convolutions)}"
+        ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
+        yield LD201.finding(
+            trial.name,
+            joined((reach, _returned_words(diagnosis, trial))),
+            _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
+            severity=severity_of_gain(Times(diagnosis).fastest(ways)),
+            evidence=[convolution.node for convolution in convolutions],
+            at=convolutions[0] if convolutions else None,
+        )
+        return
+
+
+def _is_idle(decision: Decision) -> bool:
+    """Whether an applied optimization made no convolution channels-last."""
+    is_applied = bool(decision.applied and decision.convolution_count)
+    return is_applied and not decision.channels_last_convolution_count and not is_one_dimensional(decision)
+
+
+def _rank_words(convolutions: Sequence[Convolution]) -> str:
+    """The reason, as Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
+    ranks = {convolution.rank or 0 for convolution in convolutions}
+    return "" if not ranks or ranks & {0, 2} else " (only 2-D)"
+
+
+def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
+    """Tensors that the compiler brings back from channels_last_3d, if there are any."""
+    where, conversions = _returned_of(diagnosis, trial)
+    if not conversions:
+        return None
+    outputs = [conversion for conversion in conversions if conversion.role == "exit"]
+    back = [conversion for conversion in conversions if conversion.role != "exit"]
+    breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
+    ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
+    words = (
+        f"{count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}" if back else None,
+        f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
+        if outputs
+        else None,
+        f"end of the format at {listing(ends, 3)}" if ends else None,
+    )
+    off = _cure_by_off(diagnosis, where)
+    left = None
+    if off is not None:
+        count = len(_compiled_conversions(off)) or "none"
+        left = f"without layout optimization {count} of {len(_compiled_conversions(where))}"
+    return joined((f"{shown(where.name)}: {joined(words, ', ')}", left))
+
+
+def _cost_words(conversions: Sequence[Conversion]) -> str:
+    seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
+    moved = sum_of_known(c.bytes_moved for c in conversions)
+    words = None if moved is None else format_bytes(moved)
+    words = words if seconds is None else format_seconds(seconds)
+    return f" ({words})" if words else ""
+
+
+def _compiled_conversions(trial: Trial) -> list[Conversion]:
+    """Conversions that the compiler makes of its own accord in each call."""
+    found = [c for graph in trial.graphs for c in graph.conversions]
+    return [c for c in found if c.owner == "compiler" and c.direction != "none"]
+
+
+def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
+    """The trial that has layout optimization off and is alike else, if the compiler converts fewer tensors in it."""
+    wanted = msgspec.structs.replace(trial.configuration, layout_optimization="off")
+    same = (o for o in diagnosis.trials if msgspec.structs.replace(o.configuration, name=wanted.name) == wanted)
+    found = [off for one in same if (off := diagnosis.measured_trial(one.name)) is not None and off.status == "ok"]
+    off = next((off for off in found if len(off.graphs) == len(trial.graphs)), None)
+    is_cure = off is not None and len(_compiled_conversions(off)) < len(_compiled_conversions(trial))
+    return off if is_cure else None
+
+
+def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
+    """The first trial in which tensors come back from channels_last_3d, and their conversions."""
+    others = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
+    candidates = [one for one in (trial, *others) if one is not None]
+    found = evidence.first_showing(candidates, lambda one: [c for c in _compiled_conversions(one) if _is_returned(c)])
+    return next(found, (trial, []))
+
+
+def _is_returned(conversion: Conversion) -> bool:
+    """Whether the compiler leaves channels_last_3d, or comes back to it for an output."""
+    source, target = (layout.memory_formats if layout else () for layout in (conversion.source, conversion.target))
+    if conversion.role == "exit":
+        source, target = target, source
+    return source == ("channels_last_3d",) and "contiguous_format" in target
+
+
+def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
+    """To switch the optimization off if that saves conversions; else to convert the model by hand."""
+    times = Times(diagnosis)
+    if _cure_by_off(diagnosis, trial) is not None:
+        return advised(times, trial, OFF, SWITCH_OFF)
+    wanted = "channels_last_3d" if ranks == {3} else "channels_last"
+    if diagnosis.subject.parameter_formats.keys() == {wanted}:
+        if not _returned_of(diagnosis, trial)[1]:
+            return None  # the model has already what the flag cannot do
+        return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
+    advice = f"convert the parameters and the input to torch.{wanted} by hand"
+    gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
+    last = diagnosis.measured_trial(CHANNELS_LAST_CONFIGURATIONS[0])
+    why = ": the flag will not do it"
+    if last is not None and (gain is None or gain.name != last.name) and _cure_by_off(diagnosis, last) is not None:
+        advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
+    if gain is None:
+        return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
+    against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
+    return against or f"{advice}: {speed_words(gain)}"
+
+
+LD201 = Rule("LD201", "layout-optimization-without-effect", without_effect)

@@ -1,0 +1,88 @@
+"""LD205: channels_last input would be faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, dearest_of, sum_of_known
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import is_convolution
+from layoutdoctor.words import count_of, distinct, joined, listing, shape_words, speed_words
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.subject import Configuration, InputTensor
+    from layoutdoctor.diagnosis.trial import Trial
+
+
+def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most, about the baseline."""
+    baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
+    times = Times(diagnosis)
+    gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
+    if baseline is None or gain is None or not tensors:
+        return
+    now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
+    fewer = [kind for kind in now if now[kind] > left.get(kind, 0)]
+    conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
+    names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
+    formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
+    converted = None
+    if conversions:
+        cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
+        count = listing([count_of(now[kind], kind) for kind in fewer])
+        converted = joined((f"{count} converted on every call", cost), ", ")
+    message = (f"input that is not {' or '.join(formats)}: {listing(names)}", speed_words(gain), converted)
+    cure, measured = verified_cure(diagnosis), baseline.measurement
+    is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
+    yield LD205.finding(
+        baseline.name,
+        joined(message),
+        other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
+        severity="error" if is_error else severity_of_gain(gain),
+        evidence=(gain.name, *(c.id for c in conversions)),
+        at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
+        seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
+        bytes_moved=sum_of_known(c.bytes_moved for c in conversions),
+    )
+
+
+def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
+    """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
+    for graph in evidence.forward_graphs(trial):
+        reached = set[str]()
+        for node in graph.nodes:
+            is_reached = not reached.isdisjoint(node.inputs)
+            if is_reached and is_convolution(node) and not node.backward:
+                return node
+            is_input = node.op == "placeholder" and node.tensor == "activation"
+            if is_reached or (is_input and node.layout is not None and len(node.layout.shape) in ranks):
+                reached.add(node.name)
+    return None
+
+
+def _is_channels_last(cure: Configuration) -> bool:
+    return cure.input_format == "channels_last"
+
+
+def _converted(trial: Trial | None) -> dict[str, int]:
+    """How many activations and weights are converted."""
+    counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
+    return {kind: counts[kind] for kind in ("activation", "weight") if kind in counts}
+
+
+def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
+    if len({*formats, *evidence.formats_of_weights(trial)}) > 1:
+        return f"convert each input, and once each parameter, {wording.BY_RANK}"
+    names = distinct(tensor.name or "x" for tensor in tensors)
+    return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in ("model", *names))
+
+
+LD205 = Rule("LD205", "input-format-mismatch", input_formats)

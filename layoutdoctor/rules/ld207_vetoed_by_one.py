@@ -1,0 +1,39 @@
+"""LD207: a veto by a rule of Inductor by which one convolution decides for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.decisions import convolution_words
+from layoutdoctor.rules.vetoes import deciding_convolutions, veto_finding, vetoed_graphs
+from layoutdoctor.words import count_of, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+_REASONS = {
+    "grouped-convolution": "grouped, with more than one channel per group",
+    "smaller-out-channels": "a weight whose first size is at most half its second, with a kernel larger than 1",
+}
+
+
+def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per rule of Inductor by which a single convolution decides for all."""
+    for trial, graph, decision in vetoed_graphs(diagnosis, _REASONS):
+        where = "" if graph.direction == "inference" else " in training"
+        deciding = deciding_convolutions(decision)
+        message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
+        if deciding:
+            names = listing([convolution_words(c) for c in deciding], 2)
+            others = decision.convolution_count - len(deciding)
+            rest = f"also for {count_of(others, 'other convolution')}"
+            message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}; "
+            message += rest if others > 0 else "no other convolution"
+        yield veto_finding(LD207, diagnosis, trial, decision, message)
+
+
+LD207 = Rule("LD207", "vetoed-by-one-convolution", vetoes_by_some)

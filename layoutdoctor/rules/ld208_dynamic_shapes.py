@@ -1,0 +1,50 @@
+"""LD208: a veto because of symbolic sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.rules.advice import Times
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.vetoes import measured_words, veto_finding, vetoed_graphs
+from layoutdoctor.words import count_of, joined, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.layout import Size
+
+
+def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most."""
+    for trial, graph, decision in vetoed_graphs(diagnosis, ("dynamic-shape",)):
+        count = count_of(decision.convolution_count, "convolution")
+        symbolic = [
+            f"dimension {dimension} of {_input_name(diagnosis, node, node.layout.shape)} is {size}"
+            for node in graph.nodes
+            if node.op == "placeholder" and node.tensor != "weight" and node.layout is not None
+            for dimension, size in enumerate(node.layout.shape)
+            if isinstance(size, str)
+        ]
+        because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
+        message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
+        advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
+        suggestion = joined((advice, measured_words(Times(diagnosis), trial)))
+        yield veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
+
+
+def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ...]) -> str:
+    """The caller's name of an input if only one of the example's inputs fits, else the graph's name."""
+    fitting = [
+        tensor
+        for tensor in diagnosis.subject.inputs
+        if len(tensor.shape) == len(shape)
+        and all(isinstance(there, str) or here == there for here, there in zip(tensor.shape, shape, strict=True))
+    ]
+    return fitting[0].name or "the input" if len(fitting) == 1 else placeholder.name
+
+
+LD208 = Rule("LD208", "vetoed-by-dynamic-shapes", vetoes_by_symbolic_sizes)

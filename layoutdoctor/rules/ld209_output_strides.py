@@ -1,0 +1,99 @@
+"""LD209: outputs of compiled code in another memory format than the model's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import nodes_by_name
+from layoutdoctor.rules.outputs import OutputChange, output_changes
+from layoutdoctor.units import format_seconds, sum_if_all_known
+from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import FxNode, LayoutBreaker
+    from layoutdoctor.diagnosis.layout import Layout
+
+
+def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per pair of formats, and per eager configuration that has the first of them."""
+    groups: dict[tuple[str, str, str], list[OutputChange]] = {}
+    for change in output_changes(diagnosis):
+        key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
+        groups.setdefault(key, []).append(change)
+    for (eager, expected, returned), changes in groups.items():
+        first = changes[0]
+        breaker = _breaker(first)
+        seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is first.trial])
+        outputs = listing(distinct(f"output {change.number}" for change in changes))
+        names = listing(distinct(shown(change.trial.name) for change in changes), 1)
+        line = line_words(breaker.location) if breaker is not None and breaker.location is not None else None
+        estimate = ""
+        if seconds is not None:
+            whole = first.trial.kernel_seconds
+            estimate = f", an estimated {format_seconds(seconds)}"
+            estimate += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+        known = f"the time leaves out the conversion back{estimate} (pytorch #114070)"
+        if "contiguous_format" not in first.expected.memory_formats:
+            known = f"pytorch #197109 is such a case{f'; conversion back{estimate}' if estimate else ''}"
+        message = (
+            f"{outputs}: {returned} under {names}, {expected} under {shown(eager)}, with equal values",
+            None if breaker is None else f"lost at {breaker.op}{f' ({line})' if line is not None else ''}",
+            known,
+        )
+        yield LD209.finding(
+            first.trial.name,
+            joined(message),
+            _convert_back(first.expected),
+            severity=evidence.severity_of_cost(first.trial, seconds),
+            evidence=[change.trial.name for change in changes],
+            at=breaker,
+        )
+
+
+def _convert_back(expected: Layout) -> str:
+    if "contiguous_format" in expected.memory_formats:
+        return "append .contiguous() to the output and measure again before choosing such a configuration"
+    if not expected.memory_formats:
+        return "do not rely on the strides of the output; convert it where a layout is needed"
+    wanted = expected.memory_formats[0]
+    return f"where the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and time that"
+
+
+def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> float | None:
+    """The time of the conversions that some outputs of one trial leave to their reader; None if not known."""
+    bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
+    nodes = [(change.returned, _output_node(change)) for change in changes]
+    moved = sum_if_all_known(
+        *(tensor_bytes(layout, node.dtype, node.dtype) if node else None for layout, node in nodes)
+    )
+    return moved / bandwidth if bandwidth and moved is not None else None
+
+
+def _breaker(change: OutputChange) -> LayoutBreaker | None:
+    """The last breaker that made the output's format: the graph proves that the format changes there."""
+    returned, expected = set(change.returned.memory_formats), set(change.expected.memory_formats)
+    breakers = [
+        breaker
+        for graph in evidence.forward_graphs(change.trial)
+        for breaker in graph.breakers
+        if returned & set(breaker.target.memory_formats) and not expected & set(breaker.target.memory_formats)
+    ]
+    return breakers[-1] if breakers else None
+
+
+def _output_node(change: OutputChange) -> FxNode | None:
+    """The node whose value is the output, in the only forward graph of the compiled trial; None if not recorded."""
+    graphs = evidence.forward_graphs(change.trial)
+    names = graphs[0].output_names if len(graphs) == 1 else ()
+    node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None
+    return node if node is not None and node.layout and node.layout.shape == change.returned.shape else None
+
+
+LD209 = Rule("LD209", "output-strides-differ-from-eager", output_strides)

@@ -1,0 +1,66 @@
+"""LD402: outputs with other values than the model's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.examination.choice import is_far_off, wrong_baseline
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.words import joined, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding, Severity
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
+
+
+def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per trial whose outputs differ."""
+    for trial in evidence.own_trials(diagnosis):
+        if trial.equivalence is not None and trial.equivalence.status == "different":
+            cause, advice = _cause(diagnosis, trial)
+            is_error = trial is wrong_baseline(diagnosis) and is_far_off(trial)
+            seen = trial.equivalence
+            detail = f" ({seen.detail})" if seen.detail else ""
+            what = f"different outputs: {shown(trial.name)} against the {seen.reference or 'eager'} reference{detail}"
+            severity: Severity = "error" if is_error else "warning"
+            yield LD402.finding(trial.name, joined((what, cause)), advice, severity=severity)
+
+
+def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
+    """The reason, by the other trials, empty if they show none; and what to do about it."""
+    times, last = Times(diagnosis), "eager-channels-last"
+    if not times.computes_right("eager"):
+        too = "" if trial.name == "eager" else "eager differs too: "
+        return (
+            f"{too}the model is random, or float32 alone is too coarse for it",
+            "make the model deterministic (no dropout, a fixed seed) before its configurations are compared",
+        )
+    if evidence.is_channels_last(trial) and not times.computes_right(last):
+        too = "" if trial.name == last else f"{shown(last)} differs too: "
+        return (
+            f"{too}the model depends on strides, as as_strided() does",
+            "keep the input's layout, or replace as_strided() by indexing that does not see strides",
+        )
+    same = msgspec.structs.replace(trial.configuration, name="", layout_optimization="off")
+    for other in evidence.own_trials(diagnosis):
+        is_same = other is not trial and msgspec.structs.replace(other.configuration, name="") == same
+        if is_same and other.equivalence is not None and other.equivalence.status == "equal":
+            return (
+                f"{shown(other.name)} does not differ, so it comes with layout optimization",
+                'compile with options={"layout_optimization": False} until torch is mended; '
+                "the reproducer belongs into a bug report to PyTorch",
+            )
+    return (
+        "eager does not differ, so it comes from compiling" if diagnosis.find_trial("eager") is not None else "",
+        "do not use this configuration; the reproducer belongs into a bug report to PyTorch",
+    )
+
+
+LD402 = Rule("LD402", "outputs-differ", other_values)

@@ -1,0 +1,158 @@
+"""LD501: calls of .contiguous() on channels_last tensors in the model's own code."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.costs import all_conversions_of, dearest_of, launch_count, sum_of_known
+from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.evidence import channels_last_only, is_call_out_of_channels_last
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator, Sequence
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.trial import Trial
+
+_CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
+_COPIES = (*_CALLS, "_to_copy")
+_ASSIGNMENT = "copy_"
+"""A call of the model's own, or an assignment to a slice."""
+_CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
+
+
+def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding per line of the model, or per module if no line was recorded."""
+    main, trials = evidence.main_trial(diagnosis), evidence.own_trials(diagnosis)
+    called: dict[tuple[str, int], dict[str, tuple[Trial, list[Conversion]]]] = {}
+    for trial in trials:
+        for c in _user_conversions(trial):
+            line = (c.location.file, c.location.line) if c.location is not None else (c.module or "", 0)
+            called.setdefault(line, {}).setdefault(trial.name, (trial, []))[1].append(c)
+    counts = {one.name: wording.summed((c.tensor, c.count) for c in all_conversions_of(one)) for one in trials}
+    for by_trial in called.values():
+        calls = by_trial.values()
+        # The baseline if the call is a step of its own there, else the trial in which it costs most.
+        of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
+        trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost_of_call(call[1]))
+        seconds = sum_of_known(c.seconds for c in conversions)
+        if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
+            part = _part_words(trial, conversions, counts[trial.name])
+            yield _finding_about_call(diagnosis, trial, conversions, [other for other, _ in calls], part)
+
+
+def _user_conversions(trial: Trial) -> list[Conversion]:
+    """Conversions by the model's own calls, other than to channels_last, of tensors that have such a format."""
+    return [
+        conversion
+        for conversion in all_conversions_of(trial)
+        if conversion.owner == "user"
+        and conversion.direction != "to_channels_last"
+        and conversion.source is not None
+        and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
+        and (not evidence.is_trace(trial) or is_call_out_of_channels_last(conversion))
+    ]
+
+
+def _cost_of_call(conversions: Sequence[Conversion]) -> tuple[float, int]:
+    moved = sum_of_known(c.bytes_moved for c in conversions if not c.fused)
+    return (sum_of_known(c.seconds for c in conversions) or 0.0, moved or 0)
+
+
+def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
+    return any(channels_last_only(conversion.source) is not None for conversion in conversions)
+
+
+def _finding_about_call(
+    diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial], part: str
+) -> Finding:
+    first, worst = conversions[0], dearest_of(conversions) or conversions[0]
+    # Readers that take no other layout; convolutions take both formats.
+    needed_by = distinct(
+        name
+        for c in conversions
+        for name in c.required_by
+        if not evidence.is_convolution_named(name, evidence.nodes_of_graph(trial, c.graph))
+    )
+    place = f" in {first.module}" if first.module is not None else ""
+    place = place if first.location is None else f" at {line_words(first.location)}"
+    formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
+    call, tensor = _call_words(trial, first), f"{formats} tensor ({wording.shape_of(first.source)})"
+    is_assignment = _called(trial, first) == _ASSIGNMENT
+    what = f"{call}{place} on a {tensor}"
+    if is_assignment:
+        what = f"copy{place} of a {tensor} into one of another layout"
+    cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
+    free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
+    severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))
+    if needed_by:
+        suggestion = f"keep it as long as this layout is needed by {listing(needed_by)}"
+    elif is_assignment:
+        suggestion = (
+            "give the tensor that is written into the same memory format, or make it by torch.cat or torch.stack"
+        )
+    elif not _leaves_channels_last(conversions):
+        suggestion = "delete the call where the operation behind it takes a strided tensor, and measure again"
+    else:
+        wanted = wording.channels_last_words([len(worst.source.shape)] if worst.source is not None else ())
+        instead = f"{_call_words(trial, worst).partition('(')[0]}(memory_format={wanted})"
+        suggestion = f"delete the call, or write {instead}"
+        if any(conversion.role == "exit" for conversion in conversions):
+            suggestion += "; keep it where the reader of the output needs contiguous"
+    message = (
+        f"{what}: {cost}",
+        f"needed by {listing(needed_by)}" if needed_by else None,
+        f"no conversion in {listing(free, 2)}" if free and not is_assignment else None,
+    )
+    return LD501.finding(
+        trial.name,
+        joined(message),
+        suggestion,
+        severity="note" if needed_by or not _leaves_channels_last(conversions) else severity,
+        conversions=conversions,
+        at=worst,
+    )
+
+
+def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter[TensorKind]) -> str:
+    """``"1 of 3 conversions of activations in eager + channels_last (fused)"``."""
+    kinds = {conversion.tensor for conversion in conversions}
+    noun = f"{min(kinds)}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
+    where = "the trace" if evidence.is_trace(trial) else shown(trial.name)
+    every = count_of(sum(counts[kind] for kind in kinds), "conversion")
+    words = f"{launch_count(conversions)} of {every} of {noun} in {where}"
+    return f"{words} (fused)" if all(c.fused for c in conversions) else words
+
+
+def _called(trial: Trial, conversion: Conversion) -> str | None:
+    node = evidence.nodes_of_graph(trial, conversion.graph).get(conversion.node or "")
+    return None if node is None else node.called
+
+
+def _call_words(trial: Trial, conversion: Conversion) -> str:
+    """The call of a line, as a person wrote it."""
+    called = _called(trial, conversion) if _called(trial, conversion) in _CALLS else None
+    if called is None and conversion.location is not None:
+        match = _CALL_IN_CODE.search(conversion.location.code or "")
+        called = match[1] if match is not None else None
+    return _CALLS[called or "contiguous"]
+
+
+def _is_free(trial: Trial, conversion: Conversion) -> bool:
+    """Whether a trial was recorded whole, and no copy of the same line converts in it."""
+    copies = (
+        other.location == conversion.location and base_name((other.op or "").replace("aten::", "aten.")) in _COPIES
+        for other in all_conversions_of(trial)
+    )
+    return trial.status == "ok" and evidence.is_recorded(trial) and not any(copies)
+
+
+LD501 = Rule("LD501", "user-contiguous-call", contiguous_calls)

@@ -1,0 +1,46 @@
+"""LD508: convolutions that are matrix products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.examination.costs import sum_of_known
+from layoutdoctor.examination.graphs.products import LEAST_SHARE
+from layoutdoctor.rules import evidence, wording
+from layoutdoctor.rules.base import Rule
+from layoutdoctor.words import count_of, joined, listing, shape_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+
+
+def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
+    for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
+        names = [
+            f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])} of {shape_words(image)}"
+            for c, image in found
+        ]
+        nodes = {convolution.node for convolution, _ in found}
+        seconds = sum_of_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
+        share = evidence.share_of_kernels(trial, seconds)
+        has_patches = any(set(image) != {1} for _, image in found)
+        if not has_patches if share is None else share < LEAST_SHARE:
+            return
+        count = f"{len(found)} of {count_of(len(evidence.forward_convolutions(trial)), 'convolution')}"
+        message = f"matrix product, as no two patches overlap: {count} ({listing(names)})"
+        yield LD508.finding(
+            trial.name,
+            joined((message, wording.cost_words(trial, seconds)), ", "),
+            "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); the default configurations "
+            "try it on modules",
+            seconds=seconds,
+            evidence=sorted(nodes),
+            at=found[0][0],
+        )
+
+
+LD508 = Rule("LD508", "convolution-is-matrix-product", matrix_products)

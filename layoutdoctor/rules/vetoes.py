@@ -1,0 +1,83 @@
+"""Vetoes of Inductor's against channels-last: LD202, LD207 and LD208."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
+from layoutdoctor.diagnosis.configurations import FORCED
+from layoutdoctor.rules import evidence
+from layoutdoctor.rules.advice import Times, other_cure, refusal, severity_of_gain
+from layoutdoctor.rules.decisions import WAYS_AROUND, is_applied_in_forward
+from layoutdoctor.words import speed_words
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from layoutdoctor.diagnosis.answer import Finding
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph
+    from layoutdoctor.diagnosis.trial import Trial
+    from layoutdoctor.rules.base import Rule
+
+
+def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
+    """
+    Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
+
+    Left out are graphs without a 2-D convolution, whose code is the same either way, and a backward that differs from
+    its forward (LD206).
+    """
+    seen = set[str]()
+    for trial in evidence.own_trials(diagnosis):
+        if trial.configuration.layout_optimization not in ("default", "on"):
+            continue
+        for graph in trial.graphs:
+            decision = graph.decision
+            if decision is None or decision.applied is not False or decision.rule not in {*rules} - seen:
+                continue
+            is_repeated = graph.direction == "backward" and is_applied_in_forward(trial.graphs)
+            if not is_repeated and not evidence.is_of_other_ranks(decision):
+                seen.add(decision.rule)
+                yield trial, graph, decision
+
+
+def deciding_convolutions(decision: Decision) -> list[Convolution]:
+    """The convolutions because of which Inductor decided as it did."""
+    return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
+
+
+def measured_words(times: Times, trial: Trial) -> str:
+    """The measured ratio of the ways around a veto; empty if none was measured."""
+    gain, forced = times.fastest(WAYS_AROUND), times.ratio(FORCED)
+    if gain is not None:
+        return speed_words(gain)
+    known = {
+        SLOWER: "the veto is right here",
+        EQUAL: "the veto costs nothing here",
+        INCONCLUSIVE: "whether the veto costs anything is not certain",
+    }
+    if forced is None or forced.verdict not in known:
+        return "" if forced is None else refusal(times, trial, (FORCED,))
+    return f"{known[forced.verdict]}: {speed_words(forced)}"
+
+
+def veto_finding(
+    rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
+) -> Finding:
+    """A finding at the first convolution that decided; it suggests to measure if nobody did."""
+    times, deciding = Times(diagnosis), deciding_convolutions(decision)
+    gain = times.fastest(WAYS_AROUND)
+    against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
+    how = f"--configurations all measures what the veto costs ({FORCED})"
+    return rule.finding(
+        trial.name,
+        message,
+        against
+        or suggestion
+        or measured_words(times, trial)
+        or (f"on the device itself, {how}" if trial.is_static else how),
+        severity=severity_of_gain(gain),
+        at=deciding[0] if deciding else None,
+        evidence=decision.deciding_nodes,
+    )
