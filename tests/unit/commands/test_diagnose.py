@@ -172,7 +172,11 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["explain", "LD101", "--all"], "cannot explain single rules and --all of them: leave out one of the two"),
         (["render"], "the following arguments are required: SAVED.json"),
         (["compare", "a", "b", "--output", "r.html"], "cannot render a comparison as 'html'"),
-        (["compare", "a", "b", "--output", "r.xml"], "cannot render a comparison as 'junit'"),
+        (
+            ["compare", "a", "b", "--output", "r.xml"],
+            "cannot write 'r.xml': layoutdoctor writes no JUnit; pytest writes it",
+        ),
+        (["render", "d.json", "--format", "junit"], "argument --format: cannot print 'junit': layoutdoctor writes no"),
         (["compare", "a", "b", "--format", "html"], "invalid choice: 'html'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
