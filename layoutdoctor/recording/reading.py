@@ -287,7 +287,18 @@ _TEXTS = (
     ),
     (r"<(?:!doctype )?html", "a web page (HTML), perhaps of a failed download", "download the file itself"),
     (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
-    (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
+    (
+        r".*(?:==\d+== (?:NVPROF|Profiling (?:application|result))|GPU activities|"
+        r'\bTime ?\(%\)[\s",|]{1,40}Time[\s",|]{1,40}Calls|\bStart[\s",|]{1,40}Duration[\s",|]{1,40}Grid (?:Size|X)\b)',
+        "what nvprof prints, which is not read",
+        "record the run with nsys profile, and write nsys stats --report cuda_gpu_kern_sum --format csv",
+    ),
+    (
+        r'.*(?:\bkernelname.{0,400}(?:gpu-id|begin_?ns)|"Calls","TotalDurationNs")',
+        "a table of rocprof (v1), which is not read",
+        "record the run with torch.profiler, or with rocprofv3 --kernel-trace --stats --output-format csv",
+    ),
+    (r".*kernel_?name.{0,400}start_timestamp", "a CSV of rocprofiler", _BY_PROFILER),
     (
         r'.*(?:==PROF== |"ID","Process ID"|Section: GPU Speed Of Light)',
         "what Nsight Compute (ncu) writes, which runs each kernel alone and several times",
