@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import file_name_of, mode_of_file, write_file
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
 from layoutdoctor.reports import FORMATS, INSTEAD_OF_JUNIT, format_of_suffix, renderer_of
 from layoutdoctor.units import format_bytes
@@ -238,10 +238,10 @@ def prepare_raw(arguments: argparse.Namespace, what: str, suffix: str) -> Path |
 
 def save_recordings(recordings: Iterable[Recording], directory: Path) -> None:
     """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
-    from layoutdoctor.recording.saved import SUFFIX, save_recording
+    from layoutdoctor.recording.saved import save_recording
 
     for recording in recordings:
-        path = directory / f"{file_name_of(recording.name)}{SUFFIX}"
+        path = directory / f"{file_name_of(recording.name)}{RECORDING_SUFFIX}"
         try:
             save_recording(for_others(recording), path)
         except OSError as error:

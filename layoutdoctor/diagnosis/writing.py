@@ -32,6 +32,7 @@ _LONGEST_FILE_NAME = 120
 _SCRATCH_PREFIX = "layoutdoctor-"
 
 TRACE_SUFFIX = ".json.gz"
+RECORDING_SUFFIX = ".recording"
 
 
 @contextlib.contextmanager

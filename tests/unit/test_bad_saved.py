@@ -60,7 +60,7 @@ def refusal(data: bytes) -> str:
         ),
         (
             b'{"schemaVersion": 1, "traceEvents": []}',
-            "it is a recorded trace; examine it first (layoutdoctor trace FILE --output SAVED.json)",
+            "it is a recorded trace; examine it first (layoutdoctor show FILE --output SAVED.json)",
         ),
     ],
 )

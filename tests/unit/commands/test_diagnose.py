@@ -170,7 +170,7 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["-q", "explian", "LD101"], "did you mean 'layoutdoctor explain'?"),
         (["explain", "LD999"], "cannot explain rule 'LD999': expected one of LD101"),
         (["explain", "LD101", "--all"], "cannot explain single rules and --all of them: leave out one of the two"),
-        (["render"], "the following arguments are required: SAVED.json"),
+        (["render"], "the following arguments are required: FILE"),
         (["compare", "a", "b", "--output", "r.html"], "cannot render a comparison as 'html'"),
         (
             ["compare", "a", "b", "--output", "r.xml"],
