@@ -134,7 +134,7 @@ def test_the_map_of_the_house_names_files_that_are_there_on_three_short_ways() -
         "from layoutdoctor.__main__ import main; assert main(['explain', '--all', '--format', 'markdown']) == 0",
         "from layoutdoctor.__main__ import main; assert main(['trace', {trace!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {saved!r}, {saved!r}]) == 0",
-        "from layoutdoctor.__main__ import main; assert main(['examine', {saved!r}]) == 3",
+        "from layoutdoctor.__main__ import main; assert main(['show', {saved!r}]) == 0",
         "from layoutdoctor.__main__ import main; assert main(['compare', {trace!r}, {trace!r}]) == 0",
         "import layoutdoctor; layoutdoctor.examine_trace({trace!r})",
         "from layoutdoctor.diagnosis.saved import load; load({saved!r}).to_html()",

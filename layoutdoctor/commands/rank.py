@@ -35,13 +35,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--against", metavar="NAME", help="the other one (default: the recommended one, or the fastest)"
     )
     parser.add_argument("--format", choices=COMPARISON_FORMATS, default="text", help="what is printed (default: text)")
-    parser.add_argument("--redact", action="store_true", help="replace your own names of modules and files")
+    parser.add_argument("--redact", action="store_true", help="replace names of modules and files of your own")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table."""
     diagnosis = for_others(load(arguments.saved), redact_names=arguments.redact)
-    of = arguments.of or diagnosis.baseline_name or diagnosis.trials[0].name
+    comparison = diagnosis.comparison
+    of = arguments.of or (comparison.baseline if comparison is not None else diagnosis.trials[0].name)
     against = arguments.against or next((name for name in _candidates(diagnosis) if name != of), of)
     trials = [diagnosis.trial(diagnosis.trial(name).same_as or name) for name in (of, against)]
     account = account_of_convolutions(*trials)
