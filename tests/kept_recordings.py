@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Recording
 
-BY_TIME = frozenset({"LD103", "LD205", "LD303", "LD304"})
+BY_TIME = frozenset({"LD103", "LD205", "LD303"})
 """Whether these are told, and how severe, depends on what was measured in a run."""
 
 REORDERS = (

@@ -16,7 +16,7 @@ from layoutdoctor.rules.library import LD108, LD110, LD111
 from layoutdoctor.rules.outputs import LD209, LD402, LD505
 from layoutdoctor.rules.regions import LD104, LD105, LD212
 from layoutdoctor.rules.round_trips import LD101, LD102
-from layoutdoctor.rules.slower import LD302, LD303, LD304, LD305
+from layoutdoctor.rules.slower import LD302, LD303, LD305
 from layoutdoctor.rules.source import LD211, LD501, LD503, LD504, LD507, LD508
 from layoutdoctor.rules.versions import LD301
 from layoutdoctor.rules.weights import LD103, LD106
@@ -31,7 +31,7 @@ __all__ = ["ALL_RULES", "Rule", "run_rules"]
 
 _CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD108, LD110, LD111)
 _DECISIONS = (LD201, LD202, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
-_KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307)
+_KERNELS = (LD301, LD302, LD303, LD305, LD306, LD307)
 _MODELS = (LD501, LD502, LD503, LD504, LD505, LD507, LD508)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, LD402, *_MODELS)
 
