@@ -95,8 +95,8 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
-        "user and host names, absolute paths and secrets are in none",
+        help="replace the names of modules, classes, files and operators of your own by pseudonyms, and leave out "
+        "sentences, source lines and logs, in every report; user and host names, paths and secrets are in none",
     )
 
 
