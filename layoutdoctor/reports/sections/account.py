@@ -52,11 +52,11 @@ def account_table(account: Account) -> Table:
 def table_of_convolutions(account: Account) -> Table:
     """The rows of ``account_of_convolutions``, each by its module and the shape of what it reads."""
     whole = account_table(account)
-    rows = tuple(
-        TableRow((_convolution_name(row), *shown.cells[1:]))
-        for row, shown in zip(account.rows, whole.rows, strict=True)
-    )
-    return Table(("convolution", *whole.head[1:]), rows)
+    rows = []
+    for row, cells_of_row in zip(account.rows, whole.rows, strict=True):
+        *cells, why = cells_of_row.cells[1:]
+        rows.append(TableRow((_convolution_name(row), *cells, joined((why, clean(row.detail or "")), ": "))))
+    return Table(("convolution", *whole.head[1:]), tuple(rows))
 
 
 def _convolution_name(row: AccountRow) -> str:
@@ -178,7 +178,7 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
     why = _KINDS[row.kind][1]
     if row.kind == "layout":
         why = f"{layout_words(row.slower_layout)} against {layout_words(row.faster_layout)}"
-    if row.detail and row.kind != "small":
+    elif row.detail and row.kind in ("conversion", "outside_kernels"):
         why = f"{why}: {row.detail}"
     places = [line_words(location) for location in row.locations] or ([row.module] if row.module else [])
     return (
