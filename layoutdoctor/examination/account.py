@@ -116,33 +116,38 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
     """
     if slower.measurement is None or faster.measurement is None or slower is faster:
         return None
-    sides = _side_of(slower), _side_of(faster)
-    if sides[0] is None or sides[1] is None:
+    slow, fast = _side_of(slower), _side_of(faster)
+    if slow is None or fast is None:
         return None
     rows = []
-    for group in _with_calls_in_order(_connected(sides[0][0], sides[1][0])):
-        converted = []
-        for pieces, side in zip(group, sides, strict=True):
-            nodes = {
-                (piece.kernel.graph, node.name) for piece in pieces for node in piece.nodes if convolves(node.target)
-            }
-            own = (
-                one for _, one in side[1] if any((one.graph, name) in nodes for name in (one.node, *one.required_by))
+    for group in _with_calls_in_order(_connected(slow[0], fast[0])):
+        own = [_convolution_nodes(pieces) for pieces in group]
+        if any(own):
+            needed = (
+                [one for _, one in side[1] if _reached(one) & nodes]
+                for side, nodes in zip((slow, fast), own, strict=True)
             )
-            converted.append(list(own))
-        if any(convolves(node.target) for pieces in group for piece in pieces for node in piece.nodes):
-            rows.append(_with_conversions(_row([group], {}), *converted))
-    return (
-        None
-        if not rows
-        else Account(
-            slower=slower.name,
-            faster=faster.name,
-            slower_seconds=slower.measurement.median_seconds,
-            faster_seconds=faster.measurement.median_seconds,
-            rows=tuple(sorted(rows, key=lambda row: -row.seconds)),
-        )
+            rows.append(_with_conversions(_row([group], {}), *needed))
+    if not rows:
+        return None
+    return Account(
+        slower=slower.name,
+        faster=faster.name,
+        slower_seconds=slower.measurement.median_seconds,
+        faster_seconds=faster.measurement.median_seconds,
+        rows=tuple(sorted(rows, key=lambda row: -row.seconds)),
     )
+
+
+def _convolution_nodes(pieces: Sequence[_Piece]) -> set[tuple[str | None, str]]:
+    """The convolutions that these kernels run, each with its graph."""
+    return {(piece.kernel.graph, node.name) for piece in pieces for node in piece.nodes if convolves(node.target)}
+
+
+def _reached(conversion: Conversion) -> set[tuple[str | None, str]]:
+    """The nodes that a conversion belongs to or is made for, each with its graph."""
+    names = (conversion.node, *conversion.required_by)
+    return {(conversion.graph, name) for name in names if name is not None}
 
 
 def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:

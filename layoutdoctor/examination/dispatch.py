@@ -76,8 +76,8 @@ def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, 
     kept = "  # the copies have weights of their own: if weights change, call it again" if any(copied) else ""
     chosen = [f"def by_shape(model):{kept}", f"    ways = [{', '.join(made)}]", "    chosen = {"]
     for (threads, shapes), one in ways.items():
-        key = (threads, shapes) if by_threads else shapes
-        chosen.append(f"        {key!r}: ways[{used.index(one)}],")
+        kind = f"({threads}, {shapes!r})" if by_threads else repr(shapes)
+        chosen.append(f"        {kind}: ways[{used.index(one)}],")
     words = compile_words(baseline)
     other = f"torch.compile(model{', ' if words else ''}{words})" if baseline.backend == "inductor" else "model"
     key = "(torch.get_num_threads(), shapes)" if by_threads else "shapes"

@@ -171,6 +171,9 @@ def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
 
 def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
     """The lines of a configuration that one of the diagnoses recommends."""
-    advices = [diagnosis.recommendation for diagnosis in diagnoses if diagnosis.recommendation is not None]
-    choices = [*advices, *(advice.without_freezing for advice in advices if advice.without_freezing is not None)]
-    return next((one.how for one in choices if one.configuration == name and one.how is not None), None)
+    for diagnosis in diagnoses:
+        advice = diagnosis.recommendation
+        for choice in (advice, advice.without_freezing if advice is not None else None):
+            if choice is not None and choice.configuration == name and choice.how is not None:
+                return choice.how
+    return None

@@ -21,6 +21,8 @@ from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from layoutdoctor.privacy.paths import Surroundings
@@ -119,6 +121,24 @@ class _Redactor:
         self._public: set[str] = set()
         self._operators: set[str] = set()
         self._modules: set[str] = set()
+        self._takers: dict[str | None, Callable[[str], str]] = {
+            "class": functools.partial(self._pseudonym, "class"),
+            "code": functools.partial(self._pseudonym, "code"),
+            "name": functools.partial(self._pseudonym, "name"),
+            "option": self._option,
+            "rule": self._rule,
+            "module": self._module,
+            "file": self._file,
+            "size": self._size,
+            "operator": self._operator,
+            "kernel": self._kernel,
+            "configuration": self._configuration,
+            "total": self._total,
+            "evidence": self._evidence,
+            "code to paste": lambda _: f"# {LEFT_OUT}",
+            "command": lambda _: f"layoutdoctor {LEFT_OUT}",
+            "note": lambda note: note if note == LOWERED_NO_GRAPH else LEFT_OUT,
+        }
         for part in records_in(record):
             self._note_public(part)
         rewrite_record(record, self._note)
@@ -150,25 +170,7 @@ class _Redactor:
         kind = _kind_of(place)
         if not text or kind == "kept" or text == LEFT_OUT:
             return text
-        if kind in ("class", "code"):
-            return self._pseudonym(kind, text)
-        take = {
-            "option": self._option,
-            "rule": self._rule,
-            "module": self._module,
-            "file": self._file,
-            "name": self._name,
-            "size": self._size,
-            "operator": self._operator,
-            "kernel": self._kernel,
-            "configuration": self._configuration,
-            "total": self._total,
-            "evidence": self._evidence,
-            "code to paste": lambda _: f"# {LEFT_OUT}",
-            "command": lambda _: f"layoutdoctor {LEFT_OUT}",
-            "note": lambda note: note if note == LOWERED_NO_GRAPH else LEFT_OUT,
-        }
-        return take[kind](text) if kind in take else LEFT_OUT
+        return self._takers[kind](text) if kind in self._takers else LEFT_OUT
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken:
@@ -186,9 +188,6 @@ class _Redactor:
 
     def _rule(self, name: str) -> str:
         return name if name in self._public else self._pseudonym("name", name)
-
-    def _name(self, name: str) -> str:
-        return self._pseudonym("name", name)
 
     def _module(self, path: str) -> str:
         parts = path.split(".")
