@@ -125,11 +125,11 @@ class _Redactor:
             "class": functools.partial(self._pseudonym, "class"),
             "code": functools.partial(self._pseudonym, "code"),
             "name": functools.partial(self._pseudonym, "name"),
-            "option": self._option,
+            "option": lambda value: value if value in _MODES else LEFT_OUT,
             "rule": self._rule,
             "module": self._module,
             "file": self._file,
-            "size": self._size,
+            "size": lambda size: size if _SIZE.fullmatch(size) else self._pseudonym("name", size),
             "operator": self._operator,
             "kernel": self._kernel,
             "configuration": self._configuration,
@@ -183,9 +183,6 @@ class _Redactor:
                 self._pseudonyms[key] = pseudonym
         return self._pseudonyms[key]
 
-    def _option(self, value: str) -> str:
-        return value if value in _MODES else LEFT_OUT
-
     def _rule(self, name: str) -> str:
         return name if name in self._public else self._pseudonym("name", name)
 
@@ -204,9 +201,6 @@ class _Redactor:
         if _FILE_OF_TORCH.fullmatch(path) or name.removesuffix(end) in self._taken:
             return path
         return f"{self._pseudonym('file', name)}{end}"
-
-    def _size(self, size: str) -> str:
-        return size if _SIZE.fullmatch(size) else self._pseudonym("name", size)
 
     def _operator(self, target: str) -> str:
         if _OF_TORCH.fullmatch(target) or target in self._operators:
