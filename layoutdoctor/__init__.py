@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
     from layoutdoctor.run.recorded import compare, examine_trace
-    from layoutdoctor.subjects.policy import apply_policy
     from layoutdoctor.subjects.recorded_inputs import record_inputs
     from layoutdoctor.testing import assert_no_redundant_conversions
 
@@ -62,7 +61,6 @@ __all__ = [
     "UnsupportedTorchError",
     "UsageError",
     "__version__",
-    "apply_policy",
     "assert_no_redundant_conversions",
     "compare",
     "diagnose",
@@ -92,7 +90,6 @@ _HOMES = {
         "rules": ("ALL_RULES", "Rule", "run_rules"),
         "run.diagnose": ("diagnose",),
         "run.recorded": ("compare", "examine_trace"),
-        "subjects.policy": ("apply_policy",),
         "subjects.recorded_inputs": ("record_inputs",),
         "testing": ("assert_no_redundant_conversions",),
     }.items()

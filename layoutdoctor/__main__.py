@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands import COMMANDS
+from layoutdoctor.commands import ALIASES, COMMANDS
 from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"
-_FILES = ("TARGET", "FILE", "TRACE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "RECORDING", "PATH_OR_URL")
+_FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_OR_URL")
 """Arguments that are completed with files."""
 _COMPLETION = "--print-completion"
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
@@ -28,7 +28,7 @@ _EPILOG = """\
 The word 'diagnose' may be left out:
   layoutdoctor model.py                                       which configuration is fastest, and why
   layoutdoctor model.py --mode training --output report.md    a report for an issue
-  layoutdoctor trace trace.json.gz                            conversions in a recorded run
+  layoutdoctor show trace.json.gz                             conversions in a recorded run
   layoutdoctor compare old.json new.json                      what changed between two versions"""
 
 
@@ -112,11 +112,12 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _hint(words: Sequence[str], given: Sequence[str]) -> str:
     """The command that was meant, where what was taken for a model is nearly its name."""
     target = next((word for word in given if not word.startswith("-")), "")
-    if words[0] != DEFAULT_COMMAND or target in COMMANDS or "." in target:
+    names = (*COMMANDS, *ALIASES)
+    if words[0] != DEFAULT_COMMAND or target in names or "." in target:
         return ""
     import difflib  # late: where nothing is wrong it is not needed
 
-    close = difflib.get_close_matches(target, COMMANDS, n=1)
+    close = difflib.get_close_matches(target, names, n=1)
     return f"; did you mean 'layoutdoctor {close[0]}'?" if close else ""
 
 
@@ -143,8 +144,9 @@ def build_parser(*commands: str) -> OneLineParser:
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        subparser = subparsers.add_parser(name, allow_abbrev=False, help=summary)
-        if name in commands:
+        aliases = [alias for alias, meant in ALIASES.items() if meant == name]
+        subparser = subparsers.add_parser(name, aliases=aliases, allow_abbrev=False, help=summary)
+        if {name, *aliases} & {*commands}:
             _module_of(name).prepare_parser(subparser)
             _add_talk_options(subparser)
     return parser
@@ -158,7 +160,7 @@ def _add_talk_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _module_of(command: str) -> Any:
-    return import_module(f"layoutdoctor.commands.{command}")
+    return import_module(f"layoutdoctor.commands.{ALIASES.get(command, command)}")
 
 
 def with_command(words: Sequence[str]) -> list[str]:
@@ -167,7 +169,7 @@ def with_command(words: Sequence[str]) -> list[str]:
     name, rest = words[count : count + 1], words[count + 1 :]
     if name and name[0].startswith(_COMPLETION):
         return [*name, *rest]
-    if name and name[0] in COMMANDS:
+    if name and (name[0] in COMMANDS or name[0] in ALIASES):
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]
 

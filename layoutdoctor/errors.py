@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NO_TORCH = (
     "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "
-    "saved diagnoses can be read without it (layoutdoctor render SAVED.json)"
+    "saved diagnoses can be read without it (layoutdoctor show SAVED.json)"
 )
 
 

@@ -147,10 +147,11 @@ def gpu_diagnosis(trace: Path):
 
 def measured_diagnosis(folder: Path):
     """The diagnosis of the recordings in a folder, with today's examination and rules."""
-    from layoutdoctor.recording.saved import SUFFIX, load_recording
+    from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+    from layoutdoctor.recording.saved import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
 
-    return diagnose_recordings(tuple(map(load_recording, sorted(folder.glob(f"*{SUFFIX}")))))
+    return diagnose_recordings(tuple(map(load_recording, sorted(folder.glob(f"*{RECORDING_SUFFIX}")))))
 
 
 def static_diagnosis():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from recordings.record import HERE
 
-from layoutdoctor.recording.saved import SUFFIX, load_recording
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+from layoutdoctor.recording.saved import load_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Trial
     from layoutdoctor.recording.recording import Recording
 
-BY_TIME = frozenset({"LD103", "LD205", "LD303", "LD304"})
+BY_TIME = frozenset({"LD103", "LD205", "LD303"})
 """Whether these are told, and how severe, depends on what was measured in a run."""
 
 REORDERS = (
@@ -40,7 +41,7 @@ REORDERS = (
 @cache
 def kept(name: str) -> tuple[Recording, ...]:
     """The recordings of a set, by the name of its folder."""
-    return tuple(load_recording(path) for path in sorted((HERE / name).glob(f"*{SUFFIX}")))
+    return tuple(load_recording(path) for path in sorted((HERE / name).glob(f"*{RECORDING_SUFFIX}")))
 
 
 @cache

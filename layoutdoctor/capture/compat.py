@@ -155,7 +155,7 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
     if known is not None and known < OLDEST:
         raise UnsupportedTorchError(
             f"cannot diagnose with torch {text}: expected {_dotted(OLDEST)} or newer, the oldest that layoutdoctor was "
-            "checked with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
+            "checked with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor show` on it"
         )
     lost = _lost_names(with_target=with_target)
     is_checked = known is not None and known <= NEWEST

@@ -6,19 +6,20 @@ A new one is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and 
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
+__all__ = ["ALIASES", "COMMANDS"]
 
 COMMANDS = {
     "diagnose": "diagnose a model (the default: the word may be left out)",
     "run": "diagnose a module of a script, with what it gets when the script runs",
-    "trace": "the layout conversions in recorded traces, without the model and without torch",
-    "examine": "saved recordings once more, with today's analysis and rules, without torch",
-    "render": "a saved diagnosis in another format",
+    "show": "traces, tables, logs, recordings or saved diagnoses, whatever each file is, without torch",
     "compare": "what changed between two recorded traces or saved diagnoses",
-    "rank": "the convolutions of a saved diagnosis, by what their layout costs",
+    "rank": "the convolutions of a saved diagnosis, by what each loses in one configuration against another",
     "policy": "which configuration for which input shapes, from saved diagnoses of one model",
     "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
     "explain": "the rules, and what each means",
     "schema": "the JSON Schema of a saved diagnosis",
 }
 """Each with its line in the help."""
+
+ALIASES = {"trace": "show", "examine": "show", "render": "show"}
+"""Further names of subcommands."""

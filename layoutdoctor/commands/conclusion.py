@@ -23,13 +23,12 @@ from layoutdoctor.commands.output import (
     say_what_was_written,
     writable,
 )
-from layoutdoctor.commands.streams import OutputError, logger, print_text, say, say_error
+from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.diagnosis.accepted import Acceptance, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
-from layoutdoctor.errors import LayoutDoctorError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
@@ -269,42 +268,6 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
         )
     if count > 1 and arguments.format not in _JOINED_FORMATS:
         raise UsageError(f"cannot print {count} {what} as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")
-
-
-def conclude_several(
-    conclusion: Conclusion, makers: Iterable[tuple[str, Callable[[], Diagnosis]]], status_of: Callable[[Diagnosis], int]
-) -> int:
-    """
-    Makes and reports one diagnosis after the other, as JSON in one list; one that cannot be made is named.
-
-    Args:
-        status_of: The exit status that one of them would have alone if nothing failed.
-    """
-    statuses: list[int] = []
-    records: list[bytes] = []
-
-    def show(diagnosis: Diagnosis) -> None:
-        if conclusion.report_format == "json":
-            records.append(to_json(diagnosis))
-            return
-        if any(status < EXIT_FAILED for status in statuses):
-            print_text("\n")
-        print_report(diagnosis, conclusion.report_format)
-
-    for name, make in makers:
-        try:
-            diagnosis = make()
-        except LayoutDoctorError as error:
-            say_error(error)
-            statuses.append(error.exit_status)
-            failure = Failure(kind=type(error).__name__, message=str(error))
-            records.append(to_json(conclusion.for_others(FailedTarget(target=name, failure=failure))))
-        else:
-            statuses.append(conclusion.conclude(diagnosis, status_of(diagnosis), show))
-            del diagnosis  # the next one needs the memory
-    if conclusion.report_format == "json":
-        print_records(records)
-    return worst_of(statuses)
 
 
 def worst_of(statuses: Sequence[int]) -> int:

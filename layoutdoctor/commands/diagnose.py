@@ -41,9 +41,8 @@ from layoutdoctor.diagnosis.configurations import (
     what_follows,
 )
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, TRACE_SUFFIX
 from layoutdoctor.errors import UsageError, first_line
-from layoutdoctor.recording.saved import SUFFIX
 from layoutdoctor.reports import render_policy
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Request
 
@@ -170,7 +169,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-recordings",
         metavar="DIR",
-        help="keep what was seen of each configuration in this directory, to be examined again (layoutdoctor examine)",
+        help="keep what was seen of each configuration in this directory, to be examined again (layoutdoctor show)",
     )
     parser.add_argument(
         "--timeout",
@@ -312,7 +311,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> 
     configurations = choose_configurations(arguments.configurations, arguments.mode)
     conclusion = prepare_conclusion(arguments, read)
     traces = prepare_raw(arguments, "traces", TRACE_SUFFIX) if arguments.lower_for is None else None
-    recordings = prepare_raw(arguments, "recordings", SUFFIX)
+    recordings = prepare_raw(arguments, "recordings", RECORDING_SUFFIX)
     request = Request(
         mode=arguments.mode,
         configurations=configurations,

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import file_name_of, mode_of_file, write_file
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
-from layoutdoctor.reports import FORMATS, format_of_suffix, renderer_of
+from layoutdoctor.reports import FORMATS, INSTEAD_OF_JUNIT, format_of_suffix, renderer_of
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ class OutputFile:
 def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = FORMATS) -> None:
     """The options that every command with a report has."""
     endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "text", ".sarif": "sarif"}
-    endings |= {".xml (JUnit)": "junit", ".py (reproducer)": "reproducer"}
+    endings[".py (reproducer)"] = "reproducer"
     parser.add_argument(
         "--format",
+        type=_known_format,
         choices=tuple(sorted(formats)),
         default="text",
         help="format of the report on standard output (default: text)",
@@ -94,9 +95,16 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="replace the names of modules, classes, files and operators of your own by pseudonyms, in every report; "
-        "user and host names, absolute paths and secrets are in none",
+        help="replace the names of modules, classes, files and operators of your own by pseudonyms, and leave out "
+        "sentences, source lines and logs, in every report; user and host names, paths and secrets are in none",
     )
+
+
+def _known_format(text: str) -> str:
+    """A format as given on the command line, which is checked against the command's own afterwards."""
+    if text == "junit":
+        raise argparse.ArgumentTypeError(f"cannot print 'junit': {INSTEAD_OF_JUNIT}")
+    return text
 
 
 def add_limit_option(parser: argparse.ArgumentParser) -> None:
@@ -230,10 +238,10 @@ def prepare_raw(arguments: argparse.Namespace, what: str, suffix: str) -> Path |
 
 def save_recordings(recordings: Iterable[Recording], directory: Path) -> None:
     """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
-    from layoutdoctor.recording.saved import SUFFIX, save_recording
+    from layoutdoctor.recording.saved import save_recording
 
     for recording in recordings:
-        path = directory / f"{file_name_of(recording.name)}{SUFFIX}"
+        path = directory / f"{file_name_of(recording.name)}{RECORDING_SUFFIX}"
         try:
             save_recording(for_others(recording), path)
         except OSError as error:

@@ -19,11 +19,11 @@ from layoutdoctor.commands.output import path_of_target, prepare_directory, save
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.diagnosis import Reproduction
-from layoutdoctor.diagnosis.writing import opened, write_file
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, opened, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.examine import concluded, diagnosis_of
 from layoutdoctor.files.scratch import private_directory
-from layoutdoctor.recording.saved import SUFFIX, load_recording
+from layoutdoctor.recording.saved import load_recording
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.rows import trial_in_short
 from layoutdoctor.run.diagnose import diagnose_request
@@ -100,7 +100,7 @@ class Folder:
                     f"{cannot} it is of another target, or of other options or versions; give the same command line, "
                     "or another folder"
                 )
-        files = sorted(self._path.glob(f"*{SUFFIX}"))
+        files = sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
         found = []
         for one in files:
             with contextlib.suppress(RecordError):  # half a file: it is recorded again

@@ -111,7 +111,7 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
     if given is not None:
         raise UsageError(
             f"cannot use --{given} with {len(targets)} targets: it is about one model; --resume DIR keeps the "
-            "recordings of each, which 'layoutdoctor examine' makes a report of"
+            "recordings of each, which 'layoutdoctor show' makes a report of"
         )
     refuse_outputs_of_several(arguments, len(targets), "diagnoses")
     wrong = next((target for target in targets if not re.search(r"[.:]", target)), None)

@@ -1,21 +1,12 @@
-"""A policy: which configuration a model runs in, by the shapes of its inputs, the device and the number of threads."""
+"""A policy: which configuration a model runs in, by the shapes of its inputs and the number of threads."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from layoutdoctor.diagnosis.answer import Ratio
 from layoutdoctor.diagnosis.layout import Size
 from layoutdoctor.diagnosis.record import Count, Factor, PositiveSeconds, Record
-from layoutdoctor.diagnosis.saved import UNREADABLE, read_saved, reason_of
 from layoutdoctor.diagnosis.subject import Configuration, Mode
-from layoutdoctor.errors import RecordError
 from layoutdoctor.units import sum_if_all_known
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICY_SCHEMA_VERSION = 1
 
@@ -26,7 +17,6 @@ class Case(Record, frozen=True, kw_only=True):
 
     Attributes:
         shapes: Of every input tensor, in order.
-        device: ``cpu`` or ``cuda``.
         thread_count: Threads inside one operation, on a CPU.
         weight: How often this call comes, in comparison with the others.
         baseline_seconds: Time of a call in the baseline.
@@ -36,8 +26,6 @@ class Case(Record, frozen=True, kw_only=True):
     """
 
     shapes: tuple[tuple[Size, ...], ...]
-    device: str
-    device_name: str | None
     thread_count: Count | None
     weight: Factor = 1.0
     baseline_seconds: PositiveSeconds
@@ -50,19 +38,25 @@ class Policy(Record, frozen=True, kw_only=True):
     Which configuration to run a model in.
 
     Attributes:
-        configurations: Those that the cases use, and that for everything else.
+        device: ``cpu`` or ``cuda``.
+        configurations: Those that the cases use, the best single choice and the baseline.
         everywhere: The best single choice: the fastest over all cases of those that are certainly faster than the
-            baseline; for shapes that are in no case, and for whoever wants only one.
+            baseline, for whoever wants only one.
+        how: Lines to paste, which choose by the shapes of a call's tensors. In training, or if one choice serves all
+            calls, those of the single choice; None for the baseline.
     """
 
     schema_version: int = POLICY_SCHEMA_VERSION
     model: str
     mode: Mode
     torch: str | None
+    device: str
+    device_name: str | None
     baseline: str
     everywhere: str
     configurations: tuple[Configuration, ...]
     cases: tuple[Case, ...]
+    how: str | None = None
 
     def seconds_of(self, case: Case, name: str, *, at_most: bool = False) -> float | None:
         """
@@ -96,22 +90,3 @@ class Policy(Record, frozen=True, kw_only=True):
             seconds = self.seconds_of(case, case.use if name is None else name, at_most=at_most)
             weighted.append(None if seconds is None else case.weight * seconds)
         return sum_if_all_known(*weighted)
-
-
-def load_policy(path: str | Path) -> Policy:
-    """
-    Reads a policy.
-
-    Raises:
-        RecordError: The file cannot be read, or is no policy.
-    """
-    try:
-        policy = msgspec.json.decode(read_saved(path), type=Policy)
-    except UNREADABLE as error:
-        why = f"{reason_of(error)}; expected a policy that layoutdoctor saved (--output FILE.json)"
-        raise RecordError(f"cannot read {str(path)!r}: {why}") from error
-    missing = {case.use for case in policy.cases} | {policy.everywhere}
-    missing -= {configuration.name for configuration in policy.configurations}
-    if policy.schema_version != POLICY_SCHEMA_VERSION or missing or not policy.cases:
-        raise RecordError(f"cannot read {str(path)!r}: it is damaged, or of another version; make the policy again")
-    return policy

@@ -212,7 +212,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         head = msgspec.json.decode(data, type=_Head)
     except UNREADABLE as error:
         if b'"traceEvents"' in data[:_HEAD_BYTES]:
-            why = "it is a recorded trace; examine it first (layoutdoctor trace FILE --output SAVED.json)"
+            why = "it is a recorded trace; examine it first (layoutdoctor show FILE --output SAVED.json)"
         else:
             why = f"{reason_of(error)}; expected a diagnosis saved by layoutdoctor (--output FILE.json)"
         raise RecordError(f"cannot read {name}: {why}") from error

@@ -26,6 +26,7 @@ _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")
 _LONGEST_FILE_NAME = 120
 
 TRACE_SUFFIX = ".json.gz"
+RECORDING_SUFFIX = ".recording"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from layoutdoctor.diagnosis.answer import FASTER, Account, AccountRow
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.costs import launch_count, launches_that_ran
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
-from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
+from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, convolves
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
@@ -105,6 +105,61 @@ def account(slower: Trial, faster: Trial) -> Account | None:
     kept.append(AccountRow(kind="outside_kernels", seconds=left, detail=counts))
     return Account(
         slower=slower.name, faster=faster.name, slower_seconds=times[0], faster_seconds=times[1], rows=tuple(kept)
+    )
+
+
+def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
+    """
+    As ``account``, of the convolutions alone: a row for each place, with the time of the conversions that they need.
+
+    The rows do not sum to the difference of the calls, and none is left out. None also if no convolution has a kernel.
+    """
+    if slower.measurement is None or faster.measurement is None or slower is faster:
+        return None
+    slow, fast = _side_of(slower), _side_of(faster)
+    if slow is None or fast is None:
+        return None
+    rows = []
+    for group in _with_calls_in_order(_connected(slow[0], fast[0])):
+        own = [_convolution_nodes(pieces) for pieces in group]
+        if any(own):
+            needed = (
+                [one for _, one in side[1] if _reached(one) & nodes]
+                for side, nodes in zip((slow, fast), own, strict=True)
+            )
+            rows.append(_with_conversions(_row([group], {}), *needed))
+    if not rows:
+        return None
+    return Account(
+        slower=slower.name,
+        faster=faster.name,
+        slower_seconds=slower.measurement.median_seconds,
+        faster_seconds=faster.measurement.median_seconds,
+        rows=tuple(sorted(rows, key=lambda row: -row.seconds)),
+    )
+
+
+def _convolution_nodes(pieces: Sequence[_Piece]) -> set[tuple[str | None, str]]:
+    """The convolutions that these kernels run, each with its graph."""
+    return {(piece.kernel.graph, node.name) for piece in pieces for node in piece.nodes if convolves(node.target)}
+
+
+def _reached(conversion: Conversion) -> set[tuple[str | None, str]]:
+    """The nodes that a conversion belongs to or is made for, each with its graph."""
+    names = (conversion.node, *conversion.required_by)
+    return {(conversion.graph, name) for name in names if name is not None}
+
+
+def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:
+    """A row with the time of conversions added on both sides, and with their number."""
+    times = [sum(conversion.seconds or 0.0 for conversion in side) for side in (slow, fast)]
+    counts = [launch_count(side) for side in (slow, fast)]
+    return msgspec.structs.replace(
+        row,
+        seconds=row.seconds + times[0] - times[1],
+        slower_seconds=(row.slower_seconds or 0.0) + times[0],
+        faster_seconds=(row.faster_seconds or 0.0) + times[1],
+        detail=f"{count_of(counts[0], 'conversion')} against {counts[1] or 'none'}" if any(counts) else None,
     )
 
 

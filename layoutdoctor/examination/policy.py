@@ -1,4 +1,4 @@
-"""A policy from diagnoses of one model: for several input shapes, devices or numbers of threads."""
+"""A policy from diagnoses of one model: for several input shapes or numbers of threads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import SLOWER
+from layoutdoctor.diagnosis.answer import FASTER, SLOWER
 from layoutdoctor.diagnosis.policy import Case, Policy
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.choice import eligible_names
+from layoutdoctor.examination.dispatch import lines_by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,29 +23,35 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
     The configuration for each kind of call, and the best single configuration.
 
     Args:
-        diagnoses: Diagnoses of one model; each has other input shapes, another device or another number of threads.
+        diagnoses: Diagnoses of one model on one machine; each has other input shapes or another number of threads.
         weights: Relative frequency of each diagnosis's calls; None if all are equally frequent.
 
     Raises:
-        UsageError: There is no diagnosis, or not one weight from 1e-15 to 1e15 for each; the models, modes or baselines
-            differ; a baseline has no times; or two diagnoses have the same kind of call.
+        UsageError: There is no diagnosis, or not one weight from 1e-15 to 1e15 for each; models, modes, devices,
+            versions of torch or baselines differ; a baseline has no times; or two diagnoses have the same kind of call.
     """
+    if not diagnoses:
+        raise UsageError("cannot make a policy: no kind of call was measured; diagnose the model for at least one")
     weights = [1.0] * len(diagnoses) if weights is None else list(weights)
-    if not diagnoses or len(weights) != len(diagnoses) or not all(1e-15 <= one <= 1e15 for one in weights):
+    if len(weights) != len(diagnoses) or not all(1e-15 <= one <= 1e15 for one in weights):
         raise UsageError(
-            f"cannot make a policy of {len(diagnoses)} diagnoses with {len(weights)} weights: expected at least one "
-            "diagnosis, and a weight from 1e-15 to 1e15 for each"
+            f"cannot make a policy of {len(diagnoses)} diagnoses with the weights {', '.join(map(str, weights))}: "
+            "expected a weight from 1e-15 to 1e15 for each"
         )
     cases = [_case(diagnosis, weight) for diagnosis, weight in zip(diagnoses, weights, strict=True)]
     first = diagnoses[0]
-    of = list(dict.fromkeys(map(_identity, diagnoses)))
-    if len(of) > 1:
-        raise UsageError(f"cannot make a policy of {of[1]} and {of[0]}: expected one model and mode")
-    kinds = {(case.shapes, case.device, case.device_name, case.thread_count) for case in cases}
-    if len(kinds) < len(cases):
+    for diagnosis in diagnoses[1:]:
+        for what, value in _identity(diagnosis).items():
+            expected = _identity(first)[what]
+            if value != expected:
+                raise UsageError(
+                    f"cannot make a policy of diagnoses of another {what}: got {expected!r} and {value!r}, expected "
+                    "one; make one policy for each"
+                )
+    if len({(case.shapes, case.thread_count) for case in cases}) < len(cases):
         raise UsageError(
-            "cannot make a policy of two diagnoses with the same input shapes, device and number of threads: "
-            "leave one of them out"
+            "cannot make a policy of two diagnoses with the same input shapes and number of threads: leave one of "
+            "them out"
         )
     assert first.comparison is not None
     baseline = first.comparison.baseline
@@ -52,6 +59,8 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         model=first.subject.name,
         mode=first.subject.mode,
         torch=first.environment.torch,
+        device=_device(first),
+        device_name=first.environment.device_name,
         baseline=baseline,
         everywhere=baseline,
         configurations=(),
@@ -59,10 +68,11 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
     )
     best = _best_single(policy)
     cases = [msgspec.structs.replace(case, use=_use(policy, case, best)) for case in cases]
-    used = {best, *(case.use for case in cases)}
+    used = {baseline, best, *(case.use for case in cases)}
     known = {trial.name: trial.configuration for diagnosis in diagnoses for trial in diagnosis.trials}
     configurations = tuple(configuration for name, configuration in known.items() if name in used)
-    return msgspec.structs.replace(policy, everywhere=best, configurations=configurations, cases=tuple(cases))
+    policy = msgspec.structs.replace(policy, everywhere=best, configurations=configurations, cases=tuple(cases))
+    return msgspec.structs.replace(policy, how=_how(policy, diagnoses))
 
 
 def _best_single(policy: Policy) -> str:
@@ -94,9 +104,7 @@ def _case(diagnosis: Diagnosis, weight: float) -> Case:
     chosen = advice.configuration if advice is not None else None
     return Case(
         shapes=tuple(tensor.shape for tensor in subject.inputs),
-        device=(subject.device or "cpu").partition(":")[0],
-        device_name=diagnosis.environment.device_name,
-        thread_count=diagnosis.environment.thread_count if (subject.device or "cpu") == "cpu" else None,
+        thread_count=diagnosis.environment.thread_count if _device(diagnosis) == "cpu" else None,
         weight=weight,
         baseline_seconds=baseline.measurement.median_seconds,
         ratios=tuple(ratio for ratio in comparison.ratios if ratio.name in eligible),
@@ -104,7 +112,68 @@ def _case(diagnosis: Diagnosis, weight: float) -> Case:
     )
 
 
-def _identity(diagnosis: Diagnosis) -> str:
-    subject = diagnosis.subject
+def _device(diagnosis: Diagnosis) -> str:
+    return (diagnosis.subject.device or "cpu").partition(":")[0]
+
+
+def _identity(diagnosis: Diagnosis) -> dict[str, object]:
+    """Everything that diagnoses of one policy have in common, by its name in an error message."""
+    subject, environment = diagnosis.subject, diagnosis.environment
     assert diagnosis.comparison is not None
-    return f"{subject.model or subject.name} in {subject.mode} against {diagnosis.comparison.baseline}"
+    return {
+        "model": subject.model or subject.name,
+        "number of parameters": subject.parameter_count,
+        "mode": subject.mode,
+        "device": environment.device_name or _device(diagnosis),
+        "version of torch": environment.torch,
+        "baseline": diagnosis.comparison.baseline,
+    }
+
+
+# ---------------------------------------------------------------------------------------------- lines to paste
+def _how(policy: Policy, diagnoses: Sequence[Diagnosis]) -> str | None:
+    """
+    Lines to paste: by shape, or the single choice's own if one way serves all calls.
+
+    In training one model learns from all calls, so the single choice is for all.
+    """
+    if policy.mode == "training":
+        return _lines_of(policy.everywhere, diagnoses)
+    used = [diagnosis.trial(case.use).configuration for case, diagnosis in zip(policy.cases, diagnoses, strict=True)]
+    freezes = all(one.freezes for one in used)
+    switches = used[0].library_switches if all(one.library_switches == used[0].library_switches for one in used) else {}
+    by_threads = len({case.thread_count for case in policy.cases}) > 1
+    ways = {}
+    for case, diagnosis in zip(policy.cases, diagnoses, strict=True):
+        ranked = [diagnosis.trial(name).configuration for name in (case.use, *_others(policy, case, diagnosis))]
+        fitting = (one for one in ranked if not one.ahead_of_time and (freezes or not one.freezes))
+        way = next(fitting, None)
+        if way is not None:
+            kind = case.thread_count if by_threads else None, case.shapes
+            name = way.name if way.library_switches == switches else f"{way.name}, without switches of libraries"
+            ways[kind] = msgspec.structs.replace(way, name=name, library_switches=switches)
+    chosen = {one.name: one for one in ways.values()}
+    if not chosen.keys() - {policy.baseline}:
+        return None
+    if len(policy.cases) == 1 or (len(chosen) == 1 and all(one.backend == "eager" for one in chosen.values())):
+        return _lines_of(next(iter(chosen)), diagnoses)
+    has_formats = any(diagnosis.subject.parameter_formats for diagnosis in diagnoses)
+    return lines_by_shape(ways, diagnoses[0].trial(policy.baseline).configuration, has_formats=has_formats)
+
+
+def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
+    """What a call runs in if its first choice cannot be one of several: the best that freezes nothing comes first."""
+    advice = diagnosis.recommendation
+    free = advice.without_freezing if advice is not None else None
+    certain = sorted((ratio for ratio in case.ratios if ratio.verdict == FASTER), key=lambda ratio: -ratio.median)
+    return [*([] if free is None else [free.configuration]), *(ratio.name for ratio in certain), policy.baseline]
+
+
+def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
+    """The lines of a configuration that one of the diagnoses recommends."""
+    for diagnosis in diagnoses:
+        advice = diagnosis.recommendation
+        for choice in (advice, advice.without_freezing if advice is not None else None):
+            if choice is not None and choice.configuration == name and choice.how is not None:
+                return choice.how
+    return None

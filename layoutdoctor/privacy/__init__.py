@@ -1,4 +1,4 @@
-"""``scrub`` removes from a record who ran it and where; ``redact`` also replaces the user's own names."""
+"""``scrub`` removes from a record who ran it and where; ``redact`` also the user's own names and all free text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Surroundings", "known_surroundings", "redact", "scrub"]
 
 
 def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
-    """A scrubbed record in which the user's own names are pseudonyms as well."""
-    from layoutdoctor.privacy import redaction  # late: it reads the word lists, which only redacting needs
+    """A scrubbed record in which the user's own names are pseudonyms, and free text is left out."""
+    from layoutdoctor.privacy import redaction  # late: few commands redact
 
     return redaction.redact(record, surroundings)

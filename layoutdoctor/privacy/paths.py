@@ -71,9 +71,8 @@ def listed(name: str) -> frozenset[str]:
     A list of words from a file beside this one.
 
     Args:
-        name: ``common_names`` of accounts and hosts; ``words`` of torch's operators and messages, of compilers, drivers
-            and libraries; ``module_classes`` of ``torch.nn``; ``setting_words``, the values of settings;
-            ``public_scopes`` of operators, C++ code and modules; ``public_packages``; ``exported_operations`` of ONNX.
+        name: ``common_names`` of accounts and hosts; ``setting_words``, the values of settings; ``exported_operations``
+            of ONNX.
     """
     return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
 

@@ -1,59 +1,106 @@
 """
-``redact``: the user's own names become pseudonyms, numbered in the order in which they appear.
+``redact``: the user's own names become pseudonyms, and free text is left out.
 
-A number says nothing about its name, while a hash could be guessed back with a list of likely names. One name has one
-pseudonym throughout a record, so conversions, nodes and findings still point at each other and rules find the same.
-Words, names and files of torch, Python and layoutdoctor are public and stay.
+It goes by the field. Names of modules, files, classes, operators, nodes, kernels and configurations are replaced, each
+by one pseudonym in the whole record, so that conversions, nodes and findings still point at each other. Layouts, sizes,
+versions and fixed words stay, and so do names of torch and of known libraries. Any other text, and that of a field that
+is added tomorrow, is left out. A pseudonym is a number, as a hash could be guessed back with a list of likely names.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
-import keyword
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis.answer import Finding
+from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, Total
-from layoutdoctor.privacy.paths import listed
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from layoutdoctor.privacy.paths import Surroundings
     from layoutdoctor.privacy.scrubbing import AnyRecord
 
-_FILE_SUFFIX = (
-    r"(?:pyx?|ipynb|json|gz|csv|sqlite3?|db|pt2?|pth|ckpt|onnx|safetensors|bin|npz|npy|cpp|cuh?|hpp|cc|so|txt|log|md|"
-    r"html?|xml|ya?ml|toml|sarif|zip|tar|nsys-rep|pb|pkl|sh)"
-)
-_SUFFIXES = re.compile(rf"(?:\.{_FILE_SUFFIX})+$")
-_FILE = re.compile(rf"(?!self\.)(?:<path>/)?[\w.+/\\-]*?[\w+-]((?:\.{_FILE_SUFFIX})+)")
-# Words, and names joined from them: module paths, files, operators, ratios, hyphenated words.
-_RUN = re.compile(r"(?:<path>/)?\w+(?:(?:::|[./\\+-])\w+)*")
-_PSEUDONYM = re.compile(r"\b(?:module|file|class|name|code)_\d+")
-_SCOPE = re.compile(r"::|\.")
+LEFT_OUT = "<left out>"
 
-# Versions, devices and settings (which scrub has seen to), dates, codes and layouts: no names of the user's.
-_KEPT = re.compile(
-    r"Environment\.(?!command)|Layout\.|Diagnosis\.(?:created_at|layoutdoctor_version)|Finding\.(?:code|rule)"
-    r"|TracedModel\.text"  # torch's own text, with names of torch only
+_FIELDS = {
+    "kept": r"""
+        Diagnosis.(layoutdoctor_version|created_at|stage_seconds#key) Environment.(?!command).* EnvironmentDifference.*
+        Subject.(device|target|parameter_formats#key) InputTensor.dtype Layout.format Failure.kind
+        Cure.(name|answers|dtype) Configuration.(compile_arguments|inductor_options|library_switches)#key
+        Decision.rule FxNode.(op|dtype)
+        Conversion.(port|dtype|target_dtype) Buffer.dtype Kernel.library Total.library
+        Equivalence.reference TracedModel.text TracedTensor.dtype GraphDecision.rule (Finding|FindingChange).code
+        Compared(Trace|Model).created_at ComparedModel.(mode|device) (Trace|Model)Comparison.layoutdoctor_version
+        Policy.(torch|device|device_name) ScannedFile.(torch|device_name) Scan.layoutdoctor_version""",
+    "option": r"Configuration.(compile_arguments|inductor_options)",
+    "rule": r"(Finding|FindingChange).rule",
+    "module": r"\w+.module Cure.modules GradientLayout.parameter",
+    "file": r"""
+        SourceLocation.file (Subject|ComparedTrace|ComparedModel|ScannedFile).name Policy.model FailedTarget.target
+        #key""",
+    "class": r"Subject.model",
+    "code": r"Graph.code_fingerprint",
+    "name": r"""
+        InputTensor.name FxNode.(name|inputs) Convolution.node Decision.deciding_nodes Graph.(name|output_names)
+        Buffer.(name|origins|reads|source_node|alias_of) BufferRead.name LayoutBreaker.(node|conversions)
+        Conversion.(id|node|graph|required_by|value|source_value|step) Kernel.(node|graph) DecisionChange.graph
+        RedundantPair.(first|second|also|graph)""",
+    "size": r"\w+.(shape|stride|shapes|weight_shape|tensor_shape)",
+    "operator": r"FxNode.(target|called) \w+.op \w+.operations \w+.between",
+    "kernel": r"""
+        Kernel.(name|problem|implementation) Conversion.kernel Buffer.kernel Graph.(kernel_names|kernel_sources#key)
+        AccountRow.(slower|faster)_kernels""",
+    "configuration": r"""
+        Configuration.name (Finding|FindingChange|Recommendation|WithoutFreezing).configuration
+        (Trial|ComparedTrial).same_as Comparison.(baseline|fastest) Ratio.name Account.(slower|faster)
+        Policy.(baseline|everywhere) Case.use TrialChange.name ComparedModel.(baseline|recommended)""",
+    "total": r"(Total|TotalChange).name Scan.totals#key",
+    "evidence": r"Finding.evidence",
+    "code to paste": r"(Recommendation|WithoutFreezing|Cure|Policy).how",
+    "command": r"Environment.command",
+}
+"""
+What each field holds; one that is in none of these holds free text. ``#key`` stands for the keys of a mapping, alone
+for those of one that is no part of a record: the names of targets.
+"""
+_KIND_OF = {kind: re.compile("|".join(fields.split())) for kind, fields in _FIELDS.items()}
+
+
+@functools.cache
+def _kind_of(place: str) -> str | None:
+    """What the texts at a place are; names of modules if they are in no record."""
+    field = place.replace(" ", "#")
+    return next((kind for kind, fields in _KIND_OF.items() if fields.fullmatch(field)), None) if place else "module"
+
+
+_PSEUDONYM = re.compile(r"(?:module|file|class|name|code|kernel|configuration)_\d+")
+_OF_TORCH = re.compile(
+    r"(?:torch\.ops\.)?(?:aten|prims?|quantized|quantized_decomposed|mkldnn|onednn|inductor)(?:::|\.)[\w.:]+"
+    r"|(?:torch(?!\.ops\.)|_?operator|builtins|math)\.[\w.]+"
 )
-_OF_A_LIBRARY = re.compile(
-    r"Kernel\.(?:name|problem|implementation)|Conversion\.kernel|Buffer\.kernel|Graph\.kernel_names|Total\.name"
-    r"|AccountRow\.(?:slower|faster)_kernels"
-)
-_UNKNOWN_LIBRARIES = (None, "custom")
-_DEEPEST = 50
-"""Parts of a module path in a sentence; longer texts with dots are no such path."""
+_PARTS = re.compile(r"(::|[.:])")
+_PARAMETERS = frozenset("weight bias running_mean running_var num_batches_tracked default out".split())
+_FILE_OF_TORCH = re.compile(r"(?:site|dist)-packages/torch/.*|lib/python[\d.]+/.*|<frozen .*")
+_SUFFIX = re.compile(r"(?:\.(?:py|ipynb|json|jsonl|gz|csv|txt|log|sqlite|parquet|pt2|recording|zip|tar))+$")
+_SIZE = re.compile(r"(?:[su]\d+|[\d+*/() -]|FloorDiv|Mod|Max|Min|,)+")
+_GENERATED = re.compile(r"(?:triton_[a-z]{2,8}_fused_|cpp_fused_)")
+_FIXED_TOTAL = re.compile(r"ProfilerStep#\d+|LD\d{3}|[\dx]*|rule|aside|kernel|operation|module|shape|step|device")
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_BUILTIN = frozenset(one.name for one in BUILTIN_CONFIGURATIONS) | {"recorded", "the new one", "the old one"}
+_DERIVED = re.compile(r"(?:\+[a-z][a-z0-9-]*)*")
+_UNKNOWN_LIBRARIES = (None, "custom", "inductor")
 
 
 def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
     """
-    A scrubbed record in which the user's own names are pseudonyms as well.
+    A scrubbed record in which the user's own names are pseudonyms, and free text is left out.
 
     Args:
         surroundings: Those of this process if None.
@@ -63,60 +110,64 @@ def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRe
 
 
 class _Redactor:
-    """The pseudonyms of one record, which is read as a whole first: a sentence may name a module before its field."""
+    """The pseudonyms of one record, which is read as a whole first, for the names that are not the user's."""
 
     def __init__(self, record: object) -> None:
-        self._names: set[str] = set()
-        """Modules and classes, which sentences may speak of."""
-        self._files: dict[str, str] = {}
-        """Path by file name: a sentence says "model.py" of "models/model.py"."""
         self._pseudonyms: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, int] = {}
         self._taken: set[str] = set()
         self._public: set[str] = set()
-        self._module_totals: set[str] = set()
-        self._word = functools.cache(self._word_uncached)
-        self._text = functools.cache(lambda text: _RUN.sub(self._run, text))
+        self._operators: set[str] = set()
+        self._modules: set[str] = set()
+        self._takers: dict[str | None, Callable[[str], str]] = {
+            "class": functools.partial(self._pseudonym, "class"),
+            "code": functools.partial(self._pseudonym, "code"),
+            "name": functools.partial(self._pseudonym, "name"),
+            "option": lambda value: value if value in _MODES else LEFT_OUT,
+            "rule": self._rule,
+            "module": self._module,
+            "file": self._file,
+            "size": lambda size: size if _SIZE.fullmatch(size) else self._pseudonym("name", size),
+            "operator": self._operator,
+            "kernel": self._kernel,
+            "configuration": self._configuration,
+            "total": self._total,
+            "evidence": self._evidence,
+            "code to paste": lambda _: f"# {LEFT_OUT}",
+            "command": lambda _: f"layoutdoctor {LEFT_OUT}",
+        }
         for part in records_in(record):
             self._note_public(part)
-        rewrite_record(record, self._collect)
+        rewrite_record(record, self._note)
 
     def _note_public(self, record: msgspec.Struct) -> None:
-        """Kernel names of libraries, and totals that are called after a module."""
+        """Kernels of libraries and rules of our own, and totals that are called after a module."""
         if isinstance(record, Kernel) and record.library not in _UNKNOWN_LIBRARIES:
             self._public |= {record.name, record.problem or "", record.implementation or ""}
             self._public.add(f"{record.name} {record.implementation}")  # as an account names it
         elif isinstance(record, Conversion) and record.owner == "library":
             self._public.add(record.kernel or "")
+        elif isinstance(record, Finding) and re.fullmatch(r"LD\d{3}", record.code):
+            self._public.add(record.rule)
         elif isinstance(record, Total) and record.kind == "module":
-            self._module_totals.add(record.name)
+            self._modules.add(record.name)
         elif isinstance(record, Total) and record.library not in _UNKNOWN_LIBRARIES:
             self._public.add(record.name)
 
-    def _collect(self, text: str, place: str) -> str:
-        self._taken.update(_PSEUDONYM.findall(text))
-        if self._is_module(text, place):
-            self._names.update((text, *text.split(".")))
-        elif place == "Subject.model":
-            self._names.add(text)
-        elif place == "SourceLocation.file":
-            self._files.setdefault(text.replace("\\", "/").rsplit("/", 1)[-1], text)
+    def _note(self, text: str, place: str) -> str:
+        if _PSEUDONYM.fullmatch(text):
+            self._taken.add(text)
+        self._taken.update(part for part in _PARTS.split(text) if _PSEUDONYM.fullmatch(part))
+        if _OF_TORCH.fullmatch(text) and _kind_of(place) == "operator":
+            self._operators.update(_PARTS.split(text))
         return text
 
-    def _is_module(self, text: str, place: str) -> bool:
-        is_total = place == "Total.name" and text in self._module_totals
-        return is_total or place.endswith((".module", ".modules", ".parameter"))
-
     def rewrite(self, text: str, place: str) -> str:
-        if _KEPT.match(place) or (text in self._public and _OF_A_LIBRARY.fullmatch(place)):
+        """The text that takes the place of another one."""
+        kind = _kind_of(place)
+        if not text or kind == "kept" or text == LEFT_OUT:
             return text
-        if self._is_module(text, place):
-            return self._module(text)
-        if place == "SourceLocation.file":
-            return self._file(text)
-        if place == "Graph.code_fingerprint":
-            return self._pseudonym("code", text)
-        return self._class(text) if place == "Subject.model" else self._text(text)
+        return self._takers[kind](text) if kind in self._takers else LEFT_OUT
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken:
@@ -129,107 +180,55 @@ class _Redactor:
                 self._pseudonyms[key] = pseudonym
         return self._pseudonyms[key]
 
-    def _class(self, name: str) -> str:
-        return name if is_public_class(name) else self._pseudonym("class", name)
+    def _rule(self, name: str) -> str:
+        return name if name in self._public else self._pseudonym("name", name)
 
     def _module(self, path: str) -> str:
-        return ".".join(map(self._module_part, path.split(".")))
-
-    def _module_part(self, part: str) -> str:
-        if not part or part.isdigit() or part in _PARAMETER_PARTS or is_public_class(part):
-            return part  # an index, weight, Conv2d_26
-        numbered = re.fullmatch(r"([A-Z]\w*?|class_\d+)(_\d+)", part)  # a trace names modules by class and number
-        if numbered:
-            return f"{self._pseudonym('class', numbered[1])}{numbered[2]}"
-        return self._pseudonym("module", part)
+        parts = path.split(".")
+        return ".".join(
+            part if part.isdecimal() or part in _PARAMETERS or not part else self._pseudonym("module", part)
+            for part in parts
+        )
 
     def _file(self, path: str) -> str:
-        name = path.removeprefix("<path>/")
-        suffix = _SUFFIXES.search(path)
-        if not path or is_public_file(path) or name.split(".")[0] in self._taken:
-            return name if suffix else path
-        return self._pseudonym("file", self._files.get(path, path)) + (suffix.group() if suffix else "")
+        """The number of a file is that of its name alone: ``model.py`` and ``models/model.py`` are taken for one."""
+        name = path.replace("\\", "/").rsplit("/", 1)[-1]
+        suffix = _SUFFIX.search(name)
+        end = suffix.group() if suffix is not None else ""
+        if _FILE_OF_TORCH.fullmatch(path) or name.removesuffix(end) in self._taken:
+            return path
+        return f"{self._pseudonym('file', name)}{end}"
 
-    def _run(self, match: re.Match[str]) -> str:
-        run = match.group()
-        if run in self._names:
-            return self._named(run)
-        if _FILE.fullmatch(run):
-            return self._file(run)
-        return re.sub(r"[^/\\+-]+", lambda part: self._dotted(part.group()), run)
+    def _operator(self, target: str) -> str:
+        if _OF_TORCH.fullmatch(target) or target in self._operators:
+            return target
+        parts = _PARTS.split(target)
+        kept = (*_PARAMETERS, "::", ".", ":", "")
+        return "".join(one if one in kept or one.isdecimal() else self._pseudonym("name", one) for one in parts)
 
-    def _named(self, name: str) -> str:
-        """A module or class that a sentence speaks of; if it is called like a common word, the word may be meant."""
-        if "." not in name and name.islower() and all(map(is_public_word, name.split("_"))):
+    def _kernel(self, name: str) -> str:
+        if name in self._public:
             return name
-        return self._class(name) if ("class", name) in self._pseudonyms else self._module(name)
+        generated = _GENERATED.match(name)
+        if generated is None:
+            return self._pseudonym("kernel", name)
+        rest = name[generated.end() :]
+        return generated.group() + (rest if rest in self._taken else self._pseudonym("kernel", name))
 
-    def _dotted(self, run: str) -> str:
-        if run in self._names:
-            return self._named(run)
-        separators, parts = _SCOPE.findall(run), _SCOPE.split(run)
-        start = 1 if len(parts) > 1 and parts[0] in listed("public_scopes") else 0
-        new = parts[:start]
-        for end in range(min(len(parts) - 1, _DEEPEST), start + 1, -1):  # the longest module path in front
-            if ".".join(parts[start:end]) in self._names:
-                new += self._module(".".join(parts[start:end])).split(".")
-                start = end
-                break
-        new += map(self._word, parts[start:])
-        return "".join(part + separator for part, separator in zip(new, [*separators, ""], strict=True))
+    def _configuration(self, name: str) -> str:
+        first, plus, rest = name.removeprefix(AHEAD_OF_TIME).partition("+")
+        is_own = first in _BUILTIN and _DERIVED.fullmatch(plus + rest)
+        return name if is_own else self._pseudonym("configuration", name)
 
-    def _word_uncached(self, word: str) -> str:
-        if word in self._names:
-            return self._named(word)
-        if is_public_class(word) or word in self._taken:
-            return word
-        return "_".join(part if is_public_word(part) else self._pseudonym("name", part) for part in word.split("_"))
+    def _total(self, name: str) -> str:
+        if _FIXED_TOTAL.fullmatch(name) or name in self._public or _OF_TORCH.fullmatch(name):
+            return name
+        return self._module(name) if name in self._modules else self._operator(name)
 
-
-# ---------------------------------------------------------------------------------------------- public words
-_PARAMETER_PARTS = frozenset(
-    "weight bias running_mean running_var num_batches_tracked in_proj_weight in_proj_bias".split()
-)
-_DOCUMENTATION = re.compile(r'"""(?:.|\n)*?"""|(?m:#.*$)')
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+")
-_CAMEL_PART = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z][a-z]+\d*")
-_PLAIN = re.compile(
-    r".{0,2}|\d+(?:x\d+)*(?:[A-Za-z]{1,4})?"  # numbers, also with a unit
-    r"|[a-lA-LNCDHWOIGncdhwoig]{1,7}(?:\d{1,3}[a-lnoigNOIG]){1,4}|[NCDHWOIG]{3,6}|[ncdhwoig]{3,6}"  # formats of tensors
-    r"|[a-z]{1,2}(?:f|fn|fnuz)?\d{1,3}|[su]?int\d{1,2}|b?float\d{1,3}|sm_?\d{2,3}a?|gfx\d{2,4}\w?"  # types
-)
-
-
-@functools.cache
-def _known_words() -> frozenset[str]:
-    """Words of torch, of Python and of layoutdoctor's own code without its documentation, which speaks of models."""
-    words = {part for name in (*keyword.kwlist, *dir(builtins)) for part in name.split("_")}
-    for path in Path(__file__).parents[1].rglob("*.py"):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        words.update(_WORD.findall(_DOCUMENTATION.sub("", text)))
-    words.update(part for name in listed("public_scopes") for part in name.split("_"))
-    return listed("words") | {word.lower() for word in words}
-
-
-def is_public_word(word: str) -> bool:
-    """Whether one word, without separators, may be kept: a known one, a number with its unit, a dtype, a format."""
-    if _PLAIN.fullmatch(word) or word in listed("module_classes") or _is_known(word):
-        return True
-    parts = _CAMEL_PART.findall(word)
-    return len(parts) > 1 and "".join(parts) == word and all(map(_is_known, parts))
-
-
-def _is_known(word: str) -> bool:
-    lower = word.lower()
-    return lower in _known_words() or lower.rstrip("0123456789") in _known_words()
-
-
-def is_public_class(name: str) -> bool:
-    """Whether a module's class is one of torch's own, also with the number that a trace adds: ``Conv2d_26``."""
-    return re.sub(r"_\d+$", "", name) in listed("module_classes")
-
-
-def is_public_file(path: str) -> bool:
-    """Whether a file, as ``scrub`` leaves its path, belongs to Python or to a package that everybody has."""
-    name = re.sub(r"^(?:site|dist)-packages/", "", path.replace("\\", "/"))
-    return path.startswith("<frozen") or ("/" in name and name.split("/", 1)[0] in listed("public_packages"))
+    def _evidence(self, text: str) -> str:
+        """A name that the record has elsewhere; anything else is a figure or a sentence."""
+        for kind in ("name", "kernel"):
+            if (kind, text) in self._pseudonyms:
+                return self._kernel(text) if kind == "kernel" else self._pseudonyms[kind, text]
+        is_known = text in self._public or text in self._taken or self._configuration(text) == text
+        return text if is_known else LEFT_OUT

@@ -181,7 +181,7 @@ _HARMLESS = re.compile(r"(?i)none|null|true|false|[\d.,]+|self\..*|<.*|\.\.\.|\*
 _NAME_LIKE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w*)*")
 _CERTAIN = re.compile(rf"(?i)pass|pwd|secret|(?-i:{SECRET_NAME})")
 _MAY_HOLD_SECRET = re.compile(
-    r"[@=%]|://|::|: |\d[.:]\w+[.:]\w|[\w.-]{13}|(?i:pass|pwd|key|secret|token|bearer|cookie|credential)"
+    r"[@=%]|://|::|: |\d[.:]\w+[.:]\w|[\w.-]{13}|(?i:pass|pwd|key|secret|token|bearer|cookie|credential|mysql|wandb)"
 )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import contextlib
 import gzip
+import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, GZIP_MAGIC
-from layoutdoctor.diagnosis.writing import opened
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, opened
 from layoutdoctor.errors import TraceError
 from layoutdoctor.units import format_bytes
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18
 _MOST_BLANK_BYTES = 64 << 20
+_RECORDING = b"\x82\xb1recording_version"
+"""How the MessagePack of a recording begins."""
+_HAS_EVENTS = re.compile(r'"traceEvents"\s*:')
+_KEYS_OF_A_DIAGNOSIS = (re.compile(r'"schema_version"\s*:'), re.compile(r'"layoutdoctor_version"\s*:'))
 
 
 class TraceFile:
@@ -102,3 +107,29 @@ class TraceFile:
                 yield "".join(parts).rstrip("\r")
                 parts = [line]
         yield "".join(parts).rstrip("\r")
+
+
+def kind_of_file(path: Path) -> Literal["trace", "recording", "diagnosis"]:
+    """
+    What a file seems to be, by its beginning: ``recording`` also for a folder.
+
+    Anything else, and a file that cannot be read, is called a trace: the reader of traces says what it is.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_dir():
+            return "recording"
+    if path.suffix == RECORDING_SUFFIX:
+        return "recording"
+    try:
+        head = TraceFile(path).head()
+    except TraceError:
+        return "trace"
+    if head.startswith(_RECORDING):
+        return "recording"
+    return "diagnosis" if is_diagnosis(head.decode("utf-8", "replace")) else "trace"
+
+
+def is_diagnosis(head: str) -> bool:
+    """Whether a text begins like a saved diagnosis, or like what was meant as one."""
+    is_object = head.startswith("{") and not _HAS_EVENTS.search(head)
+    return is_object and all(key.search(head) for key in _KEYS_OF_A_DIAGNOSIS)

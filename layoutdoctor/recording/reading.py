@@ -23,7 +23,7 @@ from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
 from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
-from layoutdoctor.recording.files import TraceFile
+from layoutdoctor.recording.files import TraceFile, is_diagnosis
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
 from layoutdoctor.recording.table import OF_A_GPU, has_kernel_table, read_kernel_csv, text_encoding
@@ -69,7 +69,7 @@ def read_trace(
         return read_onednn_log(text)
     raise TraceError(
         f"cannot examine {path.name!r}: it is a saved diagnosis, not a trace; "
-        f"show it with layoutdoctor render {path.name}"
+        f"show it with layoutdoctor show {path.name}"
     )
 
 
@@ -287,7 +287,18 @@ _TEXTS = (
     ),
     (r"<(?:!doctype )?html", "a web page (HTML), perhaps of a failed download", "download the file itself"),
     (r"version https://git-lfs", "a pointer of Git LFS to the file, not the file", "fetch it with git lfs pull"),
-    (r".*kernel_?name.{0,400}(?:start_timestamp|gpu-id|begin_?ns)", "a CSV of rocprofiler", _BY_PROFILER),
+    (
+        r".*(?:==\d+== (?:NVPROF|Profiling (?:application|result))|GPU activities|"
+        r'\bTime ?\(%\)[\s",|]{1,40}Time[\s",|]{1,40}Calls|\bStart[\s",|]{1,40}Duration[\s",|]{1,40}Grid (?:Size|X)\b)',
+        "what nvprof prints, which is not read",
+        "record the run with nsys profile, and write nsys stats --report cuda_gpu_kern_sum --format csv",
+    ),
+    (
+        r'.*(?:\bkernelname.{0,400}(?:gpu-id|begin_?ns)|"Calls","TotalDurationNs")',
+        "a table of rocprof (v1), which is not read",
+        "record the run with torch.profiler, or with rocprofv3 --kernel-trace --stats --output-format csv",
+    ),
+    (r".*kernel_?name.{0,400}start_timestamp", "a CSV of rocprofiler", _BY_PROFILER),
     (
         r'.*(?:==PROF== |"ID","Process ID"|Section: GPU Speed Of Light)',
         "what Nsight Compute (ncu) writes, which runs each kernel alone and several times",
@@ -304,8 +315,6 @@ _TEXTS = (
         "use nsys stats --report cuda_gpu_kern_sum --format csv",
     ),
 )
-_HAS_EVENTS = re.compile(r'"traceEvents"\s*:')
-_KEYS_OF_A_DIAGNOSIS = (re.compile(r'"schema_version"\s*:'), re.compile(r'"layoutdoctor_version"\s*:'))
 _TEXT_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1b\b")
 _TEXT_BYTES_PER_CONTROL = 100
 
@@ -342,7 +351,7 @@ def recognize(head: bytes, name: str) -> TraceKind:
         return "kernel_csv"
     if is_json and encoding == "utf-16":
         raise _refusal(name, "JSON in UTF-16", "convert it to UTF-8")
-    if text.startswith("{") and not _HAS_EVENTS.search(text) and all(key.search(text) for key in _KEYS_OF_A_DIAGNOSIS):
+    if is_diagnosis(text):
         return "diagnosis"
     if found := _first_sign(_TEXTS, text):
         raise _refusal(name, *found)

@@ -23,7 +23,7 @@ from layoutdoctor.diagnosis.saved import (
     reason_of,
     unpack,
 )
-from layoutdoctor.diagnosis.writing import printable, replacing
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, printable, replacing
 from layoutdoctor.errors import RecordError
 from layoutdoctor.recording.recording import EVENT_TABLES, NONE, Recording
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.recording.recording import Column, RecordedTrace
 
-SUFFIX = ".recording"
 VERSION = 2
 _HIGHEST_RATIO = 16
 """A large recording unpacks to no more times its size, as far as any is known; a crafted file to a thousand."""
@@ -98,7 +97,7 @@ def load_recording(path: str | Path) -> Recording:
     return recording
 
 
-_EXPECTED = f"expected what --save-recordings wrote (NAME{SUFFIX})"
+_EXPECTED = f"expected what --save-recordings wrote (NAME{RECORDING_SUFFIX})"
 
 
 def pack(value: object) -> bytes:

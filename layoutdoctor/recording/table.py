@@ -1,5 +1,5 @@
 """
-Reads a table that sums up kernels or operations by name, or lists kernels, as ``nsys stats``, nvprof, TraceLens and
+Reads a table that sums up kernels or operations by name, or lists kernels, as ``nsys stats``, rocprofv3, TraceLens and
 torch.profiler print them.
 
 A sum has the time of the kernels of each name, without order and shapes. A list with starts is a recorded run. The file
@@ -7,8 +7,7 @@ may be CSV or the text of a terminal, as people paste it: quoted, behind the wor
 with other output and other tables around it.
 
 Source:
-    Reports of ``nsys stats`` 2019 to 2026, nvprof's summaries of CUDA 8 to 11, rocprof and rocprofv3, TraceLens 2026;
-    ``key_averages().table()`` of torch 0.4 to 2.13.
+    Reports of ``nsys stats`` 2019 to 2026, rocprofv3, TraceLens 2026; ``key_averages().table()`` of torch 0.4 to 2.13.
 """
 
 from __future__ import annotations
@@ -58,8 +57,9 @@ class _Layout:
         count: Title of the number of launches; None if every row is one launch.
         operation: Title of the operation the kernels ran in.
         kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
+        further: One more title that the table has.
         other: A title that makes it another table.
-        unit: Of the time, if neither the title nor a row of units nor the value itself has it.
+        unit: Of the time, if neither the title nor the value itself has it.
         start: When the kernel began, in a list of single launches, which is read as a recorded run.
     """
 
@@ -69,6 +69,7 @@ class _Layout:
     count: str | None = None
     operation: str | None = None
     kernels: tuple[str, Callable[[str], bool]] | None = None
+    further: str | None = None
     other: str | None = None
     unit: str | None = None
     start: str | None = None
@@ -76,11 +77,11 @@ class _Layout:
     def fits(self, titles: Sequence[str]) -> bool:
         """Whether a table with these titles is this one."""
         title = None if self.kernels is None else self.kernels[0]
-        needed = {self.name, self.time, self.count, self.operation, title, self.start} - {None}
+        needed = {self.name, self.time, self.count, self.operation, self.further, title, self.start} - {None}
         return needed <= set(titles) and self.other not in titles
 
 
-# rocprof sums up calls of the runtime and whole domains in tables of the same titles.
+# rocprofv3 sums up calls of the runtime and whole domains in tables of the same titles.
 _ROCM_CALL = re.compile(
     r"^(?:__)?(?:hip|hsa)(?:[A-Z]|_[a-z])\w*$|^[A-Z]+(?:_[A-Z]+)*$|^(?:nccl|rocpx|rocTX|roctx)[A-Z]\w*$"
 )
@@ -91,9 +92,7 @@ def _is_word(word: str) -> Callable[[str], bool]:
 
 
 _KERNEL_CATEGORY = ("category", _is_word("cuda_kernel"))
-_GPU_ACTIVITY = ("type", _is_word("gpu activities"))
 _ROCM_DISPATCH = ("kind", _is_word("kernel_dispatch"))
-_GRID_IN_BRACKETS = ("grid size", lambda cell: cell.startswith("("))
 _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 
 _LAYOUTS = (
@@ -104,34 +103,27 @@ _LAYOUTS = (
     ),
     _Layout("nsys_kernel_list", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
     _Layout("nsys_launch_list", "kernel name", "kernel dur", unit="ns"),
-    _Layout("nvprof_summary", "name", "time", "calls (device)", None, _GPU_ACTIVITY),
-    _Layout("nvprof_summary", "name", "time", "calls", None, _GPU_ACTIVITY),
-    _Layout("nvprof_summary", "name", "time", "calls", other="type"),
-    _Layout("nvprof_kernel_list", "name", "duration", None, None, ("grid x", bool), start="start"),
-    _Layout("nvprof_kernel_list", "name", "duration", None, None, _GRID_IN_BRACKETS, start="start"),
     _Layout(
-        "rocprofv3_kernel_list", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, None, "ns",
-        "start_timestamp",
+        "rocprofv3_kernel_list", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, unit="ns",
+        start="start_timestamp",
     ),
-    _Layout("rocprof_kernel_list", "kernelname", "durationns", unit="ns", start="beginns"),
-    _Layout("rocprof_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, unit="ns"),
+    _Layout("rocprofv3_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, "minns", unit="ns"),
     _Layout("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
     _Layout("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
     _Layout("key_averages", "name", "name", "# of calls"),
 )  # fmt: skip
 """If a file has several tables, the one that comes first here is read."""
 
-_DEVICES = ("device", "agent_id", "gpu-id")
-_STREAMS = ("strm", "stream", "queue_id", "queue-id")
+_DEVICES = ("device", "agent_id")
+_STREAMS = ("strm", "queue_id")
 _CORRELATIONS = ("corrid", "correlation_id")
-_GRIDS = tuple((f"grd{axis}", f"grid {axis}", f"grid_size_{axis}") for axis in "xyz")
+_GRIDS = tuple((f"grd{axis}", f"grid_size_{axis}") for axis in "xyz")
 _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 """Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
 
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
 """Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 _NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
-_UNITS = {*_NANOSECONDS, "%", "", "b", "kb", "mb", "gb", "gb/s", "mb/s"}
 _TITLE = re.compile(r"^(.*?)\s*\(([^()]*)\)(_\w+)?$")
 _NUMBER = re.compile(
     r"^(\d{1,25}|\d{1,3}(?:,\d{3}){1,7})(\.\d{1,25})?(e[+-]?\d{1,2})?\s*([a-z\u00b5\u03bc]*)$", re.IGNORECASE
@@ -141,7 +133,7 @@ _GAP = re.compile(r"\t|\s{2,}")
 _MARKUP = re.compile(r"^(?:\*\*|`)+|(?:\*\*|`)+$")
 _COLUMN = (
     r"(?:Overload Name|Name|(?:Self )?[A-Z]\w+ (?:total %|time total|time avg|total|time|Mem|%)|Self [A-Z]\w+|"
-    r"(?:# of |Number of )?Calls|Node ID|Input Shapes|Source Location|Total [KMGTP]?FLOPs|Time ?\(%\)|Time|Type|"
+    r"(?:# of |Number of )?Calls|Node ID|Input Shapes|Source Location|Total [KMGTP]?FLOPs|Time ?\(%\)|"
     r"Instances|(?:Total Time|Avg|Med|Min|Max|StdDev)(?: \(\w+\))?|Average|Minimum|Maximum|Category|Operation|"
     r"GridXYZ|BlockXYZ)"
 )
@@ -149,10 +141,7 @@ _SQUEEZED = re.compile(rf"(?:{_COLUMN}\s+)+{_COLUMN}\s*$")
 """Titles with single blanks between them, as a web page shows text that was not set as code."""
 _COLUMNS = re.compile(_COLUMN)
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
-_SECTION = re.compile(r"^\s*([A-Z][\w ()]{1,40}):\s+(?=[\d.]+%)")
-"""What the rows of nvprof's summary are, in front of the first of them."""
 _TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*([\d.]+ ?\w+)", re.IGNORECASE)
-_OF_THE_API = re.compile(r"API calls:?\s*$")
 _LARGEST = 1 << 62
 _TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
 """Copies and fills, which are among the kernels in some of the tables."""
@@ -166,7 +155,6 @@ class _Table:
     Attributes:
         separator: ``,`` of CSV, ``|`` of a frame, a blank of aligned text.
         offset: How many characters are in front of the titles, and so of each row.
-        section: Of which kind nvprof's rows are.
     """
 
     def __init__(self, layout: _Layout, titles: list[str], units: dict[str, str], separator: str, offset: int) -> None:
@@ -175,7 +163,6 @@ class _Table:
         self.run = TraceBuilder()
         self.devices: dict[int, str] = {}
         self.spans: list[tuple[int, int | None]] = []
-        self.section = ""
         self.row_count = self.unread_count = 0
 
     def take(self, line: str) -> bool:
@@ -184,24 +171,20 @@ class _Table:
             return self.add(_cells(line, self.separator))
         if line[: self.offset].strip():
             line = line[self.offset :]
-        found = _SECTION.match(line) if self.titles[0] == "type" else None
-        if found is not None:
-            self.section, line = found[1], line[found.end() :]
         return any(self.add(cells) for cells in self._readings(line))
 
     def _readings(self, line: str) -> Iterator[list[str]]:
         """The cells of a line, in each way in which they can be taken apart; a row is one in which numbers fit."""
-        titles, first = self.titles, [self.section] if self.titles[0] == "type" else []
-        width = len(titles) - len(first)
+        width = len(self.titles)
         if self.spans and not any(line[end : end + 1].strip() for _, end in self.spans[:-1] if end is not None):
             yield [line[start:end].strip() for start, end in self.spans]
         cells = _GAP.split(line.strip(), width - 1)
-        yield first + cells + [""] * (width - len(cells))
-        if self.layout.start is not None and " - " not in line:
+        yield cells + [""] * (width - len(cells))
+        if self.layout.start is not None:
             return  # cells are empty, and single blanks do not show which
         squeezed = _MEMORY.sub(r"\1\2", line)
-        split = squeezed.split if titles[-1] == self.layout.name else squeezed.rsplit
-        yield first + split(None, width - 1)
+        split = squeezed.split if self.titles[-1] == self.layout.name else squeezed.rsplit
+        yield split(None, width - 1)
 
     def add(self, cells: list[str]) -> bool:
         """Takes the cells of a row; False if they are none."""
@@ -210,11 +193,6 @@ class _Table:
             cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
         if len(cells) != width:
             return False
-        if self.titles[0] == "type":  # of the first row of several, or of a row of its own
-            self.section = cells[0].rstrip(": ") or self.section
-            if not any(cells[1:]):
-                return True
-            cells = [self.section, *cells[1:]]
         row = dict(zip(self.titles, cells, strict=True))
         is_row = self._add(row, row[layout.name])
         self.row_count += is_row
@@ -250,15 +228,14 @@ class _Table:
         self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
-        """``NVIDIA A100 (0)``, ``Agent 2`` and ``2`` have a number; ``Tesla V100-SXM2``, the only one, has none."""
+        """The number in ``NVIDIA A100 (0)``, ``Agent 2`` or ``2``; 0 for a name whose number is cut off."""
         found = _DEVICE.match(text)
         number, name = (int(found[2]), found[1]) if found is not None else (0 if text else NONE, text)
         self.devices.setdefault(number, name or "")
         return number
 
     def _grid(self, row: Mapping[str, str]) -> int:
-        sizes = [*map(int, re.findall(r"\d{1,12}", row.get("grid size", "")))]
-        sizes = sizes if len(sizes) == 3 else [_whole(_cell(row, titles)) for titles in _GRIDS]
+        sizes = [_whole(_cell(row, titles)) for titles in _GRIDS]
         groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
         if min(*sizes, *groups) < 1:
             return NONE
@@ -387,7 +364,7 @@ def read_kernel_csv(file: TraceFile) -> KernelTotals | RecordedTrace:
     if not tables:
         raise TraceError(
             f"cannot read {str(file.path)!r}: it has no table of kernels; expected the CSV of nsys stats --report "
-            "cuda_gpu_kern_sum --format csv, of nvprof, of TraceLens, or the text of torch.profiler's "
+            "cuda_gpu_kern_sum --format csv, of rocprofv3, of TraceLens, or the text of torch.profiler's "
             "key_averages().table() of a GPU run"
         )
     # A table of torch.profiler that is sorted by time on the host is cut; rocprofv3 begins with other tables.
@@ -426,12 +403,12 @@ def _tables(lines: Iterable[str]) -> Iterator[_Table]:
     """The tables in a text; each is complete when the next one comes, or the text ends."""
     here: _Table | None = None
     last: _Table | None = None
-    previous, was_blank = "", False
+    was_blank = False
     for raw in lines:
         line = _QUOTED.sub("", raw)
         is_rule, is_framed = _is_rule(line), not line.strip(" +-|:=")
         is_blank = not line.strip() or line.lstrip().startswith(("```", "~~~"))
-        begun = None if is_rule or is_framed or is_blank or _OF_THE_API.search(previous) else _table_at(line)
+        begun = None if is_rule or is_framed or is_blank else _table_at(line)
         if begun is not None:
             here = last = begun
             yield begun
@@ -450,7 +427,7 @@ def _tables(lines: Iterable[str]) -> Iterator[_Table]:
             here = here if isinstance(here, _KeyAverages) else None
         elif here is not None and not is_framed and not here.take(line):
             here = None if was_blank and "source location" not in here.titles else _after(line, here)
-        previous, was_blank = line if line.strip() else previous, is_blank
+        was_blank = is_blank
 
 
 def _is_rule(line: str) -> bool:
@@ -462,11 +439,8 @@ def _is_rule(line: str) -> bool:
 def _after(line: str, table: _Table) -> _Table | None:
     """The table, if a line that is no row of it may be a damaged one, or belongs to the row above it; else None."""
     cells = _cells(line, table.separator)
-    if table.separator == "," and any(cells) and all(cell.lower() in _UNITS for cell in cells):
-        table.units.update(zip(table.titles, (cell.lower() for cell in cells), strict=False))
-        return table
     is_other = _are_titles(cells) or (table.separator == "," and len(cells) == 1)
-    if line.startswith("==") or (is_other and not any(map(_is_number, cells))):
+    if is_other and not any(map(_is_number, cells)):
         return None
     if not ("source location" in table.titles and len(_GAP.split(line.strip())) == 1):
         table.unread_count += 1

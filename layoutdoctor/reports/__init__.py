@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "format_of_suffix", "render", "renderer_of"]
 
-FORMATS = ("html", "json", "junit", "markdown", "reproducer", "sarif", "text")
+FORMATS = ("html", "json", "markdown", "reproducer", "sarif", "text")
 """Each but JSON has a module of its name, imported on first use; ``render_html`` and the like are its functions."""
 
 _FORMAT_BY_SUFFIX = {
@@ -37,8 +37,9 @@ _FORMAT_BY_SUFFIX = {
     ".py": "reproducer",
     ".sarif": "sarif",
     ".txt": "text",
-    ".xml": "junit",
 }
+INSTEAD_OF_JUNIT = "layoutdoctor writes no JUnit; pytest writes it (--junit-xml FILE), and --fail-on and SARIF serve CI"
+
 _ELSEWHERE = {"render_fragment": "html", "to_pandas": "frames"}
 """Functions that records call besides formats, with their modules, which are imported on first use."""
 
@@ -54,7 +55,7 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     The report of a diagnosis, without user and host names and private paths.
 
     Args:
-        report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif``, ``junit`` or ``reproducer``.
+        report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif`` or ``reproducer``.
 
     Raises:
         UsageError: There is no such format.
@@ -69,6 +70,8 @@ def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     Raises:
         UsageError: There is no such format.
     """
+    if report_format == "junit":
+        raise UsageError(f"cannot render as 'junit': {INSTEAD_OF_JUNIT}")
     if report_format not in FORMATS:
         raise UsageError(f"cannot render as {report_format!r}: expected one of {', '.join(FORMATS)}")
     return render_json if report_format == "json" else _function("render", report_format)
@@ -173,6 +176,8 @@ def format_of_suffix(path: str | PurePath) -> str:
     """
     suffixes = PurePath(path).suffixes
     suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()
+    if suffix == ".xml":
+        raise UsageError(f"cannot write {str(path)!r}: {INSTEAD_OF_JUNIT}")
     if suffix not in _FORMAT_BY_SUFFIX:
         raise UsageError(
             f"cannot tell the format of {str(path)!r}: got suffix {suffix!r}, "

@@ -211,6 +211,8 @@ def _overview(view: Overview) -> Iterator[str]:
         yield folded(f"{table.title}: {len(table.rows)}", shown) if table.is_long else f"### {table.title}\n\n{shown}"
     if view.remarks:
         yield "\n".join(f"- {escape(remark)}" for remark in view.remarks)
+    if view.code:
+        yield code_block("\n".join(view.code), "python")
 
 
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces

@@ -170,6 +170,7 @@ def overview_text(view: Overview, width: int | None = None) -> str:
         more = [f"and {shown.left_out} more: --output report.json lists them"] if shown.left_out else []
         sections.append([table.title, plain_table(shown, columns), *more])
     sections.append([line for remark in view.remarks for line in wrap(remark, columns)])
+    sections.append(list(view.code))
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 

@@ -31,7 +31,6 @@ from layoutdoctor.rules.ld212_graph_break import LD212
 from layoutdoctor.rules.ld301_known_fault import LD301
 from layoutdoctor.rules.ld302_batch_norm_input import LD302
 from layoutdoctor.rules.ld303_slower_convolution import LD303
-from layoutdoctor.rules.ld304_strided_reduction import LD304
 from layoutdoctor.rules.ld305_reference_kernel import LD305
 from layoutdoctor.rules.ld306_generated_kernel import LD306
 from layoutdoctor.rules.ld307_slower_operation import LD307
@@ -54,7 +53,7 @@ __all__ = ["ALL_RULES", "Rule", "run_rules"]
 
 _CONVERSIONS = (LD101, LD102, LD103, LD104, LD105, LD106, LD108, LD110, LD111)
 _DECISIONS = (LD201, LD202, LD205, LD206, LD207, LD208, LD209, LD210, LD211, LD212)
-_KERNELS = (LD301, LD302, LD303, LD304, LD305, LD306, LD307)
+_KERNELS = (LD301, LD302, LD303, LD305, LD306, LD307)
 _MODELS = (LD501, LD502, LD503, LD504, LD505, LD507, LD508)
 ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, LD402, *_MODELS)
 

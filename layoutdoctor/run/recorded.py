@@ -9,13 +9,13 @@ import msgspec
 
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
-from layoutdoctor.errors import TraceError, UsageError
+from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.changes.models import compare_models
 from layoutdoctor.examination.changes.traces import compare_traces
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.privacy import scrub
-from layoutdoctor.recording.files import TraceFile
-from layoutdoctor.recording.reading import read_recorded, recognize
+from layoutdoctor.recording.files import kind_of_file
+from layoutdoctor.recording.reading import read_recorded
 from layoutdoctor.rules import run_rules
 from layoutdoctor.words import TORCH_TRACE_LOG
 
@@ -94,14 +94,4 @@ def _as_diagnosis(given: Diagnosis | str | Path) -> Diagnosis:
     if isinstance(given, Diagnosis):
         return given
     path = Path(given)
-    if is_saved_diagnosis(path):
-        return load(path)
-    return examine_trace(path)
-
-
-def is_saved_diagnosis(path: Path) -> bool:
-    """Whether a file is a saved diagnosis, or was meant as one; a recorded trace else, or nothing that can be read."""
-    try:
-        return recognize(TraceFile(path).head(), path.name) == "diagnosis"
-    except TraceError:
-        return False  # to examine it says what it is
+    return load(path) if kind_of_file(path) == "diagnosis" else examine_trace(path)

@@ -148,7 +148,8 @@ def record(wanted: Set) -> list[Recording]:
 
 def main(names: list[str]) -> None:
     """Records the named sets that are not there yet, or all."""
-    from layoutdoctor.recording.saved import SUFFIX, save_recording
+    from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+    from layoutdoctor.recording.saved import save_recording
 
     for name in names or SETS:
         wanted = SETS[name]
@@ -159,7 +160,7 @@ def main(names: list[str]) -> None:
         unfinished = HERE / f"{name}.unfinished"
         unfinished.mkdir(exist_ok=True)
         for recording in recordings:
-            save_recording(recording, unfinished / f"{recording.name}{SUFFIX}")
+            save_recording(recording, unfinished / f"{recording.name}{RECORDING_SUFFIX}")
         unfinished.rename(wanted.folder)
 
 

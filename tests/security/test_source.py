@@ -47,7 +47,6 @@ REASONS = {
     ("recording/nsys.py", "subprocess.run"): "nsys export of the report that the user named; no shell",
     ("measure/environment.py", "subprocess.run"): "asks the C++ compiler and nvidia-smi; no shell",
     ("privacy/paths.py", "socket"): "the machine's own name, to take it out of reports; nothing is connected",
-    ("reports/junit.py", "xml.etree"): "writes XML; none is read",
     ("measure/equivalence.py", "torch.load"): "tensors of the reference, by a private directory, with weights_only",
     ("workers/launcher.py", "subprocess.Popen"): "starts our own launcher by sys.executable; no shell",
     ("workers/messages.py", "socket"): "socket pairs between our own processes; nothing is connected",

@@ -19,7 +19,7 @@ from layoutdoctor.commands.streams import without_workflow_commands
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.workers.messages import Channel, Ran, channel_pair
 
-ENDS = ("json", "md", "html", "xml", "sarif", "txt")
+ENDS = ("json", "md", "html", "sarif", "txt")
 TESTS = Path(__file__).parents[1]
 # Colours, the window's title, a bell, writing from right to left, lines, commands of GitHub, C1, no UTF-8.
 EVIL = "\x1b[31m\x1b]0;title\x07\u202e\u2066\n::error::boom\r\x9b1m\udce9"
@@ -126,7 +126,7 @@ def test_a_model_that_prints_secrets_and_control_characters_and_dies_leaves_neit
             assert not {"\u202e", "\u2066", "\x9b", "\x7f"} & set(text), path.name
 
 
-@pytest.mark.parametrize("report_format", ["text", "markdown", "html", "junit", "json", "sarif", "reproducer"])
+@pytest.mark.parametrize("report_format", ["text", "markdown", "html", "json", "sarif", "reproducer"])
 def test_no_line_of_a_report_is_a_command_of_the_ci_service(
     report_format: str, crashed: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

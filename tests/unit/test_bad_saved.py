@@ -77,7 +77,7 @@ def test_a_file_sets_no_more_than_how_code_is_generated(part: str, name: str, va
         ),
         (
             b'{"schemaVersion": 1, "traceEvents": []}',
-            "it is a recorded trace; examine it first (layoutdoctor trace FILE --output SAVED.json)",
+            "it is a recorded trace; examine it first (layoutdoctor show FILE --output SAVED.json)",
         ),
     ],
 )

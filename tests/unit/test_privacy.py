@@ -108,6 +108,7 @@ HARMLESS = (
     "<path>/model.py",
     "~10 %",
     "sk_fused, hf_transformers_block, npm_thing, task-1234",
+    "the second pass: aten::copy_, post_grad_custom_pass=fuse, auth=(user, other)",
     "the root of the graph",
     "",
 )
@@ -165,6 +166,17 @@ SHORT = {
     "Set-Cookie: id=a3fWa; Path=/": "Set-Cookie: <token>",
     "rsync bob@gpu07:/srv/data/x.pt": "rsync <user>@<host>:<path>/x.pt",
     "file %2Fhome%2Fwilhelmina%2Fnet.py": "file <path>/net.py",
+    "os.environ['TOKEN']='s3cr3tpw'": "os.environ['TOKEN']='<token>'",
+    "db_pass: s3cr3tpw!": "db_pass: <token>",
+    "db_pass = 's3cr3tpw!'": "db_pass = '<token>'",
+    "pass: s3cr3tpw": "pass: <token>",
+    "TOKEN => s3cr3tpw": "TOKEN => <token>",
+    "auth=('bob', 's3cr3tpw')": "auth=('<token>', '<token>')",
+    "curl -u bob:s3cr3tpw https://x.org": "curl -u <token> https://x.org",
+    "mysql -ps3cr3tpw db": "mysql -p<token> db",
+    "wandb login s3cr3tpw": "wandb login <token>",
+    "bot 123456789:AAFabcdefghijklmnopqrstuvwxyz012345": "bot <token>",
+    "MTIzNDU2Nzg5MDEyMzQ1Njc4.Gabcde.abcdefghijklmnopqrstuvwxyz012345678901": "<token>",
 }
 
 
@@ -260,9 +272,8 @@ def test_a_story_is_unchanged_but_for_settings_readable_and_has_the_same_finding
     scrubbed_one = scrub(diagnosis, HERE)
     for (place, old), (_, new) in zip(strings_of(diagnosis), strings_of(scrubbed_one), strict=True):
         assert new == old or (place == "Environment.settings" and new == "<set>")
-    for result in (scrubbed_one, privacy.redact(diagnosis, HERE)):
-        assert findings_of(result) == findings_of(diagnosis)
-        assert from_json(to_json(result)) == result
+    assert findings_of(scrubbed_one) == findings_of(diagnosis)
+    assert from_json(to_json(scrubbed_one)) == scrubbed_one
 
 
 @pytest.mark.thorough

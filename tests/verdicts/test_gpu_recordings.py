@@ -17,7 +17,7 @@ import pytest
 from kept_recordings import decision_of, diagnosed, findings_of, in_graphs, reorders, the_finding, trial_of
 from recordings.record import HERE
 
-from layoutdoctor.recording.saved import SUFFIX
+from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
 from layoutdoctor.reports.sections.account import account_sentence
 from layoutdoctor.rules.advice import Times
 
@@ -28,7 +28,7 @@ SEED = "seed_autocast.inference.nvidia-h200"
 TRAINING = "chain.training.nvidia-h200"
 CHAINS = ("chain.inference.nvidia-h100-80gb-hbm3", "chain.inference.nvidia-h200")
 OF_THE_H100 = HERE.parents[1] / "benchmarks" / "results" / "gpu" / "2026-11-27-h100.truth.json"
-RECORDINGS = sorted((path.parent.name, path.stem) for path in HERE.glob(f"*.nvidia-*/*{SUFFIX}"))
+RECORDINGS = sorted((path.parent.name, path.stem) for path in HERE.glob(f"*.nvidia-*/*{RECORDING_SUFFIX}"))
 CONVERSION = re.compile(r"(nchwToNhwc|nhwcToNchw|nchwToNhwc3To4|nchwToFoldedNhwc)Kernel")  # as in benchmarks/gpu.py
 CONVERTED = {"nchwToNhwcKernel": 6, "nhwcToNchwKernel": 3}
 OFF = "inductor-channels-last-opt-off"

@@ -8,7 +8,7 @@ from layoutdoctor.examination.costs import counted_conversions, launch_count, su
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shown
+from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shape_words, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,23 @@ def account_table(account: Account) -> Table:
     rows = tuple(TableRow(_cells(row)) for row in account.rows)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return Table(head, rows, title=heading)
+
+
+def table_of_convolutions(account: Account) -> Table:
+    """The rows of ``account_of_convolutions``, each by its module and the shape of what it reads."""
+    whole = account_table(account)
+    rows = []
+    for row, cells_of_row in zip(account.rows, whole.rows, strict=True):
+        *cells, why = cells_of_row.cells[1:]
+        rows.append(TableRow((_convolution_name(row), *cells, joined((why, clean(row.detail or "")), ": "))))
+    return Table(("convolution", *whole.head[1:]), tuple(rows))
+
+
+def _convolution_name(row: AccountRow) -> str:
+    layout = row.slower_layout or row.faster_layout
+    shape = clean_name(shape_words(layout.shape)) if layout is not None else None
+    module = clean_name(row.module) if row.module is not None else None
+    return joined((module or row_name(row), shape, "backward" if row.backward and module else None), ", ")
 
 
 def why_sentence(diagnosis: Diagnosis) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import SYMBOLIC_SIZES
 from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
-from layoutdoctor.reports.sections.wording import baseline_phrase, clean, clean_name, shown_name
+from layoutdoctor.reports.sections.wording import baseline_phrase, clean_line, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, shape_words, shown
 
@@ -21,7 +21,6 @@ def build_policy_view(policy: Policy) -> Overview:
     names = distinct([policy.everywhere, *(case.use for case in policy.cases)])
     names += [SYMBOLIC_SIZES] if SYMBOLIC_SIZES not in names and _is_tried_with_symbols(policy) else []
     columns = [name for name in names if name != policy.baseline]
-    devices = distinct(case.device_name or case.device for case in policy.cases)
     head = ("call", "per call", "use", *map(shown_name, columns))
     rows = tuple(
         TableRow(
@@ -35,9 +34,15 @@ def build_policy_view(policy: Policy) -> Overview:
         for case in policy.cases
     )
     return Overview(
-        title=("layoutdoctor policy", clean_name(policy.model), policy.mode, *map(clean_name, devices)),
+        title=(
+            "layoutdoctor policy",
+            clean_name(policy.model),
+            policy.mode,
+            clean_name(policy.device_name or policy.device),
+        ),
         headline=_headline(policy),
         lines=tuple(_lines(policy)),
+        code=tuple(map(clean_line, (policy.how or "").splitlines())),
         tables=(Table(head, rows, title="Calls: the default's time, the choice, and ratios to the default"),),
     )
 
@@ -45,8 +50,6 @@ def build_policy_view(policy: Policy) -> Overview:
 def call_words(policy: Policy, case: Case) -> str:
     """A kind of call: ``"1x3x64x64"``, with what is not the same in all cases."""
     words = [", ".join(map(shape_words, case.shapes)) or "no tensor"]
-    if len({one.device_name for one in policy.cases}) > 1:
-        words.append(clean_name(case.device_name or case.device))
     if len({one.thread_count for one in policy.cases}) > 1 and case.thread_count is not None:
         words.append(count_of(case.thread_count, "thread"))
     if len({one.weight for one in policy.cases}) > 1:
@@ -104,4 +107,18 @@ def _lines(policy: Policy) -> Iterator[str]:
     if len({case.shapes for case in policy.cases}) > 1:
         once = f" ({shown_name(SYMBOLIC_SIZES)})" if _is_tried_with_symbols(policy) else ", which was not measured"
         yield f"Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes{once}"
-    yield clean('Apply it: model = layoutdoctor.apply_policy(model, "policy.json")  # what --output policy.json wrote')
+    if policy.mode == "training" and len({case.use for case in policy.cases}) > 1:
+        yield "In training one model learns from all calls: the best single choice is for all of them"
+    elif policy.how is not None and _leaves_something_out(policy):
+        yield (
+            "Frozen weights, packages and switches of libraries hold for all calls or for none: the lines below choose "
+            "among the rest"
+        )
+
+
+def _leaves_something_out(policy: Policy) -> bool:
+    """Whether lines by shape cannot hold what a case uses."""
+    by_name = {one.name: one for one in policy.configurations}
+    used = [by_name[case.use] for case in policy.cases]
+    are_mixed = len({(one.freezes, tuple(one.library_switches.items())) for one in used}) > 1
+    return are_mixed or (len(used) > 1 and any(one.ahead_of_time for one in used))

@@ -118,6 +118,7 @@ class Overview:
     lines: tuple[str, ...]
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
 
 def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:

@@ -124,7 +124,7 @@ def test_a_version_is_checked_or_newer_or_none_of_them_or_refused() -> None:
             notes_on_torch(version)
         assert str(raised.value) == (
             f"cannot diagnose with torch {version}: expected 2.7 or newer, the oldest that layoutdoctor was checked "
-            "with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor trace` on it"
+            "with; upgrade torch, or record a trace with torch.profiler and run `layoutdoctor show` on it"
         )
 
 

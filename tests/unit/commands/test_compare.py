@@ -21,7 +21,8 @@ from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, TraceError, UsageError
-from layoutdoctor.run.recorded import compare, is_saved_diagnosis
+from layoutdoctor.recording.files import kind_of_file
+from layoutdoctor.run.recorded import compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +126,7 @@ def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path)
         (b"", False),
     ):
         path.write_bytes(content)
-        assert is_saved_diagnosis(path) is is_diagnosis, content[:80]
+        assert (kind_of_file(path) == "diagnosis") is is_diagnosis, content[:80]
 
 
 def test_compare_takes_records_and_paths(tmp_path: Path) -> None:

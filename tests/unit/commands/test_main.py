@@ -17,7 +17,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import build_parser, main, with_command
-from layoutdoctor.commands import COMMANDS
+from layoutdoctor.commands import ALIASES, COMMANDS
 from layoutdoctor.commands.streams import logger
 from layoutdoctor.diagnosis.accepted import AcceptedFile, save_accepted
 from layoutdoctor.recording.saved import save_recording
@@ -38,7 +38,8 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
     assert main(["-q", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, summary in COMMANDS.items():
-        assert f" {name} {summary}" in shown
+        others = ", ".join(alias for alias, meant in ALIASES.items() if meant == name)
+        assert f" {name} {f'({others}) ' if others else ''}{summary}" in shown
         assert main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: layoutdoctor {name} [-h] ")
     for words in (["--version"], ["model.py", "--version"], *([name, "--version"] for name in COMMANDS)):
@@ -48,7 +49,7 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
 
 @for_each(
     ("words", "completed"),
-    [(["tr"], "trace"), (["trace", "--form"], "--format"), (["diagnose", "--mode", ""], "inference training")],
+    [(["tr"], "trace"), (["show", "--form"], "--format"), (["diagnose", "--mode", ""], "inference training")],
 )
 def test_a_shell_completes_commands_options_and_values(
     words: list[str], completed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -166,12 +167,12 @@ def run(*words):
     return [name for name in commands if name in {set(COMMANDS)!r}]
 assert run("--help") == []
 assert not {{"msgspec", "layoutdoctor.reports", "layoutdoctor.diagnosis.diagnosis"}} & set(sys.modules)
-assert run("trace", "--help") == ["trace"]
-assert run("render", {saved!r}) == ["render", "trace"]
+assert run("show", "--help") == ["show"]
+assert run("render", {saved!r}) == ["show"]
 assert not {{"layoutdoctor.rules", "layoutdoctor.run", "layoutdoctor.run.recorded"}} & set(sys.modules)
 for other in ("html", "markdown", "ci", "reproducer", "comparison"):
     assert loaded(f"layoutdoctor.reports.{{other}}") == []
-assert run("explain", "LD101") == ["explain", "render", "trace"]
+assert run("explain", "LD101") == ["explain", "show"]
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.run import _command
-from layoutdoctor.diagnosis.policy import load_policy
+from layoutdoctor.diagnosis.policy import Policy
 from layoutdoctor.diagnosis.saved import load
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_several_calls_make_a_policy_weighted_by_how_often_each_kind_came(
     assert "running generate.py until it called decoder 9 times, or to its end" in err
     assert "cannot run generate.py: ValueError: late (generate.py:6); mend it there first" in err
     assert "what it got until then is diagnosed" in err
-    policy = load_policy(saved)
+    policy = msgspec.json.decode(saved.read_bytes(), type=Policy)
     assert [(case.shapes, case.weight) for case in policy.cases] == [(((1, 4, 8, 8),), 3.0), (((1, 4, 6, 8),), 1.0)]
     assert policy.baseline == "eager"
 

@@ -159,24 +159,6 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             [KernelTotal("f(int)", 1, 3_070_579)],
         ),
         (
-            "nvprof_summary",
-            "==2119== NVPROF is profiling process 2119, command: python run.py\n==2119== Profiling result:\n"
-            '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n'
-            f'"GPU activities",60.0,1.25,3,0.4,0.4,0.5,"{TO_CONTIGUOUS}"\n'
-            '"GPU activities",20.0,0.5,1,0.5,0.5,0.5,"[CUDA memcpy HtoD]"\n'
-            '"API calls",78.0,7570.5,11,688.2,684.1,693.1,"cudaMemcpyAsync"\n',
-            [KernelTotal(TO_CONTIGUOUS, 3, 1_250_000)],
-        ),
-        (
-            "nvprof_summary",  # written by hand, the kind of rows in a row of its own
-            "| Type | Time(%) | Time | Calls | Avg | Name |\n|---|---|---|---|---|---|\n"
-            "| **GPU activities:** | | | | | |\n"
-            "| | 30.88% | 3.3600us | 2 | 1.6800us | `f(int*, int)` |\n"
-            "| | 13.82% | 1.5040us | 1 | 1.5040us | [CUDA memcpy DtoH] |\n"
-            "| **API calls:** | 99.00% | 9.0000us | 2 | 4.5000us | `cudaMemcpy` |\n",
-            [KernelTotal("f(int*, int)", 2, 3360)],
-        ),
-        (
             "nsys_kernel_summary",  # in a comment, with columns of three numbers
             "# Time (%)  Total Time (ns)  Instances      GridXYZ      Name\n"
             "# --------  ---------------  ---------  --------------  -----\n"
@@ -185,7 +167,7 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             [KernelTotal("f", 3, 40)],
         ),
         (
-            "rocprof_summary",
+            "rocprofv3_summary",
             '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
             '"batched_transpose_32x32_half.kd",4,800,200,60,1,2,0\n"zero_kernel(double*, int)",1,10,10,40,1,2,0\n'
             '"hipLaunchKernel",5,9000,1,1,1,1,1\n"KERNEL_DISPATCH",5,810,1,1,1,1,1\n"hsa_queue_create",1,5,5,1,1,1,1\n',
@@ -227,40 +209,12 @@ ROCM_TITLES = (
             {0: "NVIDIA H100"},
         ),
         (
-            "nvprof_kernel_list",
-            '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Size","Device","Stream",'
-            '"Name",'
-            '"Correlation_ID"\nms,us,,,,,,,MB,,,,\n'
-            f'1.5,2.25,4,2,1,32,1,1,,"Tesla V100 (1)","7","{TO_CONTIGUOUS}",12\n'
-            '1.25,1,,,,,,,4,"Tesla V100 (1)","7","[CUDA memcpy HtoD]",11\n',
-            [(TO_CONTIGUOUS, 250_000, 2250, 1, 7, 12, (4, 2, 1))],
-            [("[CUDA memcpy HtoD]", 0, 1000)],
-            {1: "Tesla V100"},
-        ),
-        (
-            "nvprof_kernel_list",  # the number of the device is cut off
-            "   Start  Duration            Grid Size      Block Size           Device  Context  Stream  Name\n"
-            "2.50ms  2.2500us              (4 2 1)        (32 1 1)  Tesla V100-SXM2        1       7  f(int) [812]\n",
-            [("f(int) [812]", 0, 2250, 0, 7, -1, (4, 2, 1))],
-            [],
-            {0: "Tesla V100-SXM2"},
-        ),
-        (
             "rocprofv3_kernel_list",
             f"{ROCM_TITLES}\n"
             '"KERNEL_DISPATCH","Agent 2",1,0,70,1,33,"batched_transpose_32x32_half",62,1000,3560,'
             "0,0,12,4,48,256,1,1,1000,2,1\n"
             '"MEMORY_COPY","Agent 2",1,0,70,1,33,"other",62,1000,3560,0,0,12,4,48,256,1,1,1000,2,1\n',
             [("batched_transpose_32x32_half", 0, 2560, 2, 1, 62, (4, 2, 1))],
-            [],
-            {},
-        ),
-        (
-            "rocprof_kernel_list",
-            '"Index","KernelName","gpu-id","queue-id","grd","wgr","DispatchNs","BeginNs","EndNs","CompleteNs",'
-            '"DurationNs"\n'
-            '0,"batched_transpose_32x32_half.kd",4,0,65536,256,90,100,250,260,150\n',
-            [("batched_transpose_32x32_half.kd", 0, 150, 4, 0, -1, None)],
             [],
             {},
         ),

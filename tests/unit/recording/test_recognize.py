@@ -24,6 +24,21 @@ REORDER = (
 )
 ROCPROF = '"Kind","Agent_Id","Queue_Id","Thread_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp"'
 
+NVPROF = (
+    "==9261== NVPROF is profiling process 9261, command: python a.py\n",
+    "==1== Profiling result:\n",
+    "Time(%)      Time     Calls       Avg       Min       Max  Name\n 58.73%  737.97us         1  737.97us",
+    "> | Type | Time(%) | Time | Calls | Avg | Name |\n> |---|---|---|---|---|---|\n",
+    '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,ms,ms,ms,\n',
+    " GPU activities:   60.00%  1.20000s      1000  1.2000ms  1.1000ms  1.3000ms  void dgrad_engine<float, int=512>\n",
+    "   Start  Duration            Grid Size      Block Size     Regs*    SSMem*    DSMem*      Size  Name\n",
+    '"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Size","Device","Stream","Name"\n',
+)
+ROCPROF_1 = (
+    '"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n"zero_kernel(double*, int)",1,10,10,40\n',
+    '"Index","KernelName","gpu-id","queue-id","grd","wgr","DispatchNs","BeginNs","EndNs","CompleteNs","DurationNs"\n',
+)
+
 
 def refusal(head: bytes, name: str = "file") -> str:
     with pytest.raises(TraceError) as error:
@@ -123,6 +138,11 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
         ('{"log":"onednn_verbose,v1,primitive,exec,cpu,reorder\\n","stream":"stdout"}\n', "jq -j .log"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (ROCPROF + "\n", "a CSV of rocprofiler"),
+        *(
+            (text, "what nvprof prints, which is not read; record the run with nsys profile, and write")
+            for text in NVPROF
+        ),
+        *((text, "a table of rocprof (v1), which is not read; record the run with torch.pr") for text in ROCPROF_1),
         ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n", "a table of nsys stats without the time"),
         ("  NVTX Range  Style  NVTX Inst  Kern Inst  Total Time (ns)  Kernel Name\n", "cuda_gpu_kern_sum --format csv"),
         ("  PID  Count  KAvg (ns)  KMed (ns)  API Name  Kernel Name\n", "a table of nsys stats without the time"),
@@ -171,6 +191,7 @@ def test_a_text_of_another_kind_is_named(text: str, expected: str) -> None:
         "\n" * 30_000 + "a,b\n" * 9_000,
         "total time " * 6_000,
         "-- " * 20_000,
+        "Time(%) " * 8_000,
     ],
 )
 def test_no_beginning_takes_long(text: str) -> None:

@@ -40,7 +40,6 @@ TRACES = [story for story in STORIES if story.startswith("trace_")]
 SUFFIXES = {
     "html": "html",
     "json": "json",
-    "junit": "xml",
     "markdown": "md",
     "reproducer": "py.txt",
     "sarif": "sarif",

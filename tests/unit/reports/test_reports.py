@@ -218,7 +218,7 @@ def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost(
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
-    formats = "html, json, junit, markdown, reproducer, sarif, text"
+    formats = "html, json, markdown, reproducer, sarif, text"
     with pytest.raises(UsageError, match=f"^cannot render as 'pdf': expected one of {formats}$"):
         render(a_diagnosis(), "pdf")
     for name, suffix in (("report.pdf", ".pdf"), ("report", ""), (".json", "")):
@@ -226,8 +226,12 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
             format_of_suffix(name)
         assert str(caught.value) == (
             f"cannot tell the format of {name!r}: got suffix {suffix!r}, expected one of .htm, .html, "
-            ".json, .json.gz, .markdown, .md, .py, .sarif, .txt, .xml"
+            ".json, .json.gz, .markdown, .md, .py, .sarif, .txt"
         )
+    with pytest.raises(UsageError, match=r"^cannot write 'r\.xml': layoutdoctor writes no JUnit; pytest writes it"):
+        format_of_suffix("r.xml")
+    with pytest.raises(UsageError, match=r"^cannot render as 'junit': layoutdoctor writes no JUnit; pytest writes it"):
+        render(a_diagnosis(), "junit")
 
 
 @for_each("width", [60, 100, 140])

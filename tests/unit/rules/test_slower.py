@@ -10,14 +10,12 @@ from builders import (
     Told,
     a_buffer,
     a_comparison,
-    a_conversion,
     a_convolution,
     a_decision,
     a_graph,
     a_kernel,
     a_location,
     a_node,
-    a_placeholder,
     a_ratio,
     a_recommendation,
     a_speedup,
@@ -33,11 +31,9 @@ from builders import (
 from rule_builders import with_graph
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow
-from layoutdoctor.diagnosis.graph import Buffer, BufferRead, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.rules.ld302_batch_norm_input import LD302
 from layoutdoctor.rules.ld303_slower_convolution import LD303
-from layoutdoctor.rules.ld304_strided_reduction import LD304
 from layoutdoctor.rules.ld305_reference_kernel import LD305
 from layoutdoctor.rules.ld306_generated_kernel import LD306
 from layoutdoctor.rules.ld307_slower_operation import LD307
@@ -48,7 +44,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.trial import Trial
 
-norms, convolutions, reductions = finder(LD302.check), finder(LD303.check), finder(LD304.check)
+norms, convolutions = finder(LD302.check), finder(LD303.check)
 replaced, operations = finder(LD306.check), finder(LD307.check)
 
 LAST = "inductor-channels-last"
@@ -170,65 +166,6 @@ def test_a_grouped_convolution_in_the_same_kernel_or_with_a_small_loss_is_not_re
     depthwise = a_convolution("c", class_="small", weight_shape=(64, 1, 3, 3), groups=64)
     assert on_target(a_convolution("c", class_="grouped", groups=4, channels_last=False), depthwise) == []
     assert on_target(WIDE, target="cpu") == on_target(WIDE, is_static=False) == []
-
-
-# ---------------------------------------------------------------------------------------------------------- LD304
-NORM = a_node(
-    "var_mean", "aten.var_mean.correction", ("x",), module="norm1", location=a_location(11), called="group_norm"
-)
-IMAGE = a_placeholder("x")
-
-
-def a_reduction(kernel: str = "cpp_fused_var_mean_0", run: int | None = 3136, **changes: Any) -> Buffer:
-    fields: dict[str, Any] = {
-        "name": "buf0",
-        "layout": contiguous((4, 8, 1, 1)),
-        "dtype": "float32",
-        "kernel": kernel,
-        "origins": ("var_mean",),
-        "reads": ("x",),
-        "is_reduction": True,
-        "accesses": (BufferRead(name="x", stride=None, reduction_run=run),),
-    }
-    return Buffer(**{**fields, **changes})
-
-
-def a_graph_of(*buffers: Buffer, nodes: tuple[Any, ...] = (IMAGE, NORM), **changes: Any) -> Graph:
-    return a_graph(nodes=nodes, buffers=buffers, **changes)
-
-
-def reducing(
-    name: str, seconds: float, *graphs: Graph, kernel: str = "cpp_fused_var_mean_0", run: int | None = None, **of: Any
-) -> Trial:
-    """In channels_last the eight channels of a group lie together, in contiguous_format all its pixels do."""
-    listed = (a_kernel(kernel, seconds, library="inductor", **of),)
-    own = a_reduction(kernel, run or (8 if name == LAST else 3136))
-    return a_trial(name, graphs=graphs or (a_graph_of(own),), kernels=kernels(kernels=listed))
-
-
-def test_what_is_said_of_reductions(told: Told) -> None:
-    told(
-        "A reduction that is slower for the same elements is a note",
-        reductions(reducing("inductor", 0.002), reducing(LAST, 0.006, kernel="cpp_fused_native_group_norm_1")),
-    )
-    contiguous_one = reductions(reducing("inductor", 6e-3, run=8), reducing(LAST, 2e-3, run=64))
-    assert [f.configuration for f in contiguous_one] == ["inductor"]
-
-
-def test_what_is_no_slower_reduction() -> None:
-    inside = a_conversion("buf1", owner="compiler", kernel="cpp_fused_var_mean_0", fused=True)
-    elsewhere = a_node("var_mean", "aten.var_mean.correction", ("x",), module="norm2")
-    for graph in (
-        a_graph_of(a_reduction(run=8), conversions=(inside,)),
-        a_graph_of(a_reduction(run=8), nodes=(IMAGE, elsewhere)),
-    ):
-        assert reductions(reducing("inductor", 2e-3), reducing(LAST, 6e-3, graph)) == []
-    for other in (
-        reducing(LAST, 6e-3, run=3136),  # no more strided than the other
-    ):
-        assert reductions(reducing("inductor", 2e-3), other) == []
-    for slow, fast in ((2.9e-3, 2e-3), (1.4e-3, 0.5e-3), (6e-3, 0.0)):
-        assert reductions(reducing("inductor", fast), reducing(LAST, slow)) == []
 
 
 # ------------------------------------------------------------------------------------------------ LD306 and LD307

@@ -1,4 +1,4 @@
-"""The trace command, on recorded files."""
+"""``show`` and its older names: traces, tables and logs, saved diagnoses, and several files of several kinds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from recorded_builders import a_recording
+
 import layoutdoctor
 from layoutdoctor.__main__ import main
+from layoutdoctor.recording.saved import save_recording
 
 if TYPE_CHECKING:
     import pytest
@@ -29,7 +32,7 @@ def a_file(folder: Path, *events: dict[str, object], name: str = "t.json") -> Pa
 
 
 def test_the_report_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(PATCH_EMBED)])
+    status = main(["show", str(PATCH_EMBED)])
 
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
@@ -43,7 +46,7 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("layoutdoctor.reports.annotated_trace.write_annotated_trace", full)
 
-    status = main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
+    status = main(["show", str(PATCH_EMBED), "--output", str(tmp_path / "annotated.json.gz"), "--force"])
 
     out, err = capsys.readouterr()
     assert (status, "Layout conversions take 23.1 us" in out) == (3, True)
@@ -54,14 +57,14 @@ def test_an_annotated_trace_that_cannot_be_written_costs_no_report(
 def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_several_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = main(["trace", str(tmp_path / "missing.json"), str(PATCH_EMBED)])
+    status = main(["show", str(tmp_path / "missing.json"), str(PATCH_EMBED)])
 
     out, err = capsys.readouterr()
     assert status == 3
     assert "there is no such file" in err
     assert "Layout conversions take 23.1 us" in out
 
-    status = main(["trace", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
+    status = main(["show", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
 
     assert status == 2
     assert "examine them one at a time" in capsys.readouterr().err
@@ -70,9 +73,9 @@ def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_
 def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_is_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["trace", str(a_file(tmp_path))]) == 4
+    assert main(["show", str(a_file(tmp_path))]) == 4
     assert "Nothing can be said: the trace holds no device kernels" in capsys.readouterr().out
-    assert main(["trace", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
+    assert main(["show", str(a_file(tmp_path, kernel(0), kernel(1)))]) == 0
     assert "No layout conversion can be shown in 2 kernels" in capsys.readouterr().out
 
 
@@ -82,7 +85,7 @@ def test_launches_without_kernels_are_a_run_on_a_gpu_that_the_profiler_did_not_s
     launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
     operation = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
     path = a_file(tmp_path, operation, {**launch, "args": {"correlation": 3}})
-    assert main(["trace", str(path)]) == 4
+    assert main(["show", str(path)]) == 4
     out = capsys.readouterr().out
     assert "Nothing can be said: the trace holds no device kernels" in out
     assert "NVreg_RestrictProfilingToAdminUsers=0" in out
@@ -96,7 +99,7 @@ def test_a_run_on_mps_whose_kernels_no_trace_has_is_called_one(
 ) -> None:
     operation = {"ph": "X", "cat": "cpu_op", "name": "aten::_mps_convolution", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
 
-    assert main(["trace", str(a_file(tmp_path, {**operation, "args": {}}))]) == 4
+    assert main(["show", str(a_file(tmp_path, {**operation, "args": {}}))]) == 4
     out = capsys.readouterr().out
     assert "Kineto trace · mps" in out
     assert "torch.profiler records no kernels of MPS" in out
@@ -116,7 +119,7 @@ def test_a_run_on_a_gpu_of_which_only_the_host_was_recorded_is_not_sent_to_onedn
     )
 
     for path in (a_file(tmp_path, {**operation, "args": {}}), table):
-        assert main(["trace", str(path)]) == 4
+        assert main(["show", str(path)]) == 4
         out = " ".join(capsys.readouterr().out.split())
         assert "cuda Nothing can be said: the t" in out
         assert "kernels were not recorded (ProfilerActivity.CUDA)" in out
@@ -125,33 +128,60 @@ def test_a_run_on_a_gpu_of_which_only_the_host_was_recorded_is_not_sent_to_onedn
 
 
 def test_the_limit_is_said_with_the_way_to_raise_it(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["trace", str(PATCH_EMBED), "--max-bytes", "100000"])
+    status = main(["show", str(PATCH_EMBED), "--max-bytes", "100000"])
 
     assert status == 3
     assert "raise the limit: --max-bytes 200000" in capsys.readouterr().err
     for number in ("0", "-5", "many"):
-        assert main(["trace", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
+        assert main(["show", str(PATCH_EMBED), f"--max-bytes={number}"]) == 2
 
 
-def test_what_is_no_trace_is_refused_in_one_sentence_and_a_saved_diagnosis_is_sent_to_render(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_none_of_these_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.json"
     for content, message in ((b"", "it is empty"), (b'{"a": 1}', "JSON without a list 'traceEvents'")):
         path.write_bytes(content)
 
-        assert main(["trace", str(path)]) == 3, content
+        assert main(["show", str(path)]) == 3, content
         err = capsys.readouterr().err
         assert message in err
         assert len(err.splitlines()) == 1
-    assert main(["trace", str(tmp_path)]) == 3
-    assert "it is a directory" in capsys.readouterr().err
+    assert main(["show", str(tmp_path)]) == 3
+    assert (
+        "no file in it ends in .recording; name a folder of recordings, or the file itself" in capsys.readouterr().err
+    )
 
-    main(["trace", str(PATCH_EMBED), "--output", str(tmp_path / "d.json")])
+
+def test_each_file_is_shown_as_what_it_is_under_each_name_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, packed = tmp_path / "saved", tmp_path / "d.json.gz"
+    main(["show", str(PATCH_EMBED), "--output", str(tmp_path / "d.json"), "-q"])
+    (tmp_path / "d.json").rename(saved)
+    layoutdoctor.load(saved).save(packed)
+    save_recording(a_recording(), tmp_path / "r")
     capsys.readouterr()
+    for name, status in (
+        (saved, 0),
+        (packed, 0),
+        (tmp_path / "r", 0),
+        (PATCH_EMBED, 0),
+        (WAN, 0),
+        (tmp_path / "gone", 3),
+    ):
+        shown = set()
+        for command in ("show", "trace", "examine", "render"):
+            assert main([command, str(name)]) == status, command
+            shown.add(tuple(capsys.readouterr()))
+        assert len(shown) == 1, name
+    helped = set()
+    for command in ("show", "trace", "examine", "render"):
+        main([command, "--help"])
+        helped.add(capsys.readouterr().out)
+    assert len(helped) == 1
 
-    assert main(["trace", str(tmp_path / "d.json")]) == 3
-    assert "layoutdoctor render" in capsys.readouterr().err
+    assert main(["show", str(saved), str(PATCH_EMBED), str(tmp_path / "r"), "--format", "json"]) == 0
+    found = [one["subject"]["name"] for one in json.loads(capsys.readouterr().out)]
+    assert found == [PATCH_EMBED.name, PATCH_EMBED.name, a_recording().head.subject.name]
 
 
 def test_of_several_traces_as_json_one_that_cannot_be_read_has_an_entry(
@@ -160,7 +190,7 @@ def test_of_several_traces_as_json_one_that_cannot_be_read_has_an_entry(
     monkeypatch.chdir(tmp_path)
     a_file(tmp_path)
 
-    assert main(["trace", "t.json", "gone.json", "--format", "json", "-q"]) == 3
+    assert main(["show", "t.json", "gone.json", "--format", "json", "-q"]) == 3
 
     _, failed = json.loads(capsys.readouterr().out)
     assert (failed["target"], failed["failure"]["kind"], failed["failure"]["message"]) == (

@@ -1,0 +1,136 @@
+"""
+Lines to paste that run each call of a model in the configuration for the shapes of its tensors.
+
+They are text for the user's own program: a copy of the model for each configuration that changes it, each shape
+compiled with its own sizes, as it was measured, and everything else as the baseline runs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.examination.applying import compile_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from layoutdoctor.diagnosis.layout import Size
+    from layoutdoctor.diagnosis.subject import Configuration
+
+    Kind = tuple[int | None, tuple[tuple[Size, ...], ...]]
+    """Threads, None if all calls have the same number, and the shapes of all tensors."""
+
+_MOST_COMPILED = 4
+_FURTHER_COMPILED = 16
+"""Torch compiles a function eight times at most, all copies of a model together, and runs the rest in eager mode."""
+
+_FORMATS = {
+    "channels_last": """\
+def channels_last(value):  # with each 4-D and 5-D tensor in that format
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tree_map_only(torch.Tensor, lambda t: t.to(memory_format=formats.get(t.dim(), torch.preserve_format)), value)
+""",
+    "contiguous": """\
+def contiguous(value):  # with each 4-D and 5-D tensor in that format
+    return tree_map_only(torch.Tensor, lambda t: t.contiguous() if t.dim() in (4, 5) else t, value)
+""",
+}
+_BY_SHAPE = """\
+    def call(*args, **kwargs):
+        shapes = tuple(tuple(t.shape) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
+        return chosen.get({key}, other)(*args, **kwargs)
+
+    return call
+
+
+model = by_shape(model)
+y = model(x)"""
+
+
+def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, *, has_formats: bool) -> str:
+    """
+    Code that replaces ``model`` by a function that chooses by the shapes of its arguments.
+
+    Args:
+        ways: What each kind of call runs in. Either all of them freeze the weights or none, and none is a package.
+        baseline: What every other call runs in, on the model as it is.
+        has_formats: Whether the model has 4-D or 5-D weights, which a configuration gives a memory format.
+    """
+    used: list[Configuration] = []
+    for way in ways.values():
+        if way not in used:  # by value, as cures of one name may change other modules
+            used.append(way)
+    asked = {one.input_format for one in used} | ({one.model_format for one in used} if has_formats else set())
+    copied = [_changes_the_model(one, has_formats=has_formats) for one in used]
+    compiled = sum(one.backend == "inductor" for one in ways.values())
+    limit = compiled + _FURTHER_COMPILED if compiled > _MOST_COMPILED else None
+    by_threads = any(threads is not None for threads, _ in ways)
+    parts = [
+        "\n".join(_imports(used, is_copied=any(copied), is_mapped=not asked.isdisjoint(_FORMATS), limit=limit)),
+        *(lines for name, lines in _FORMATS.items() if name in asked),
+        *(_way(number, one, has_formats=has_formats) for number, one in enumerate(used, 1)),
+    ]
+    made = (f"way_{n}({'copy.deepcopy(model)' if is_copied else 'model'})" for n, is_copied in enumerate(copied, 1))
+    kept = "  # the copies have weights of their own: if weights change, call it again" if any(copied) else ""
+    chosen = [f"def by_shape(model):{kept}", f"    ways = [{', '.join(made)}]", "    chosen = {"]
+    for (threads, shapes), one in ways.items():
+        kind = f"({threads}, {shapes!r})" if by_threads else repr(shapes)
+        chosen.append(f"        {kind}: ways[{used.index(one)}],")
+    words = compile_words(baseline)
+    other = f"torch.compile(model{', ' if words else ''}{words})" if baseline.backend == "inductor" else "model"
+    key = "(torch.get_num_threads(), shapes)" if by_threads else "shapes"
+    chosen += ["    }", f"    other = {other}  # shapes that were not diagnosed", "", _BY_SHAPE.format(key=key)]
+    return "\n\n".join(f"{part.rstrip()}\n" for part in (*parts, "\n".join(chosen))).rstrip()
+
+
+def _changes_the_model(configuration: Configuration, *, has_formats: bool) -> bool:
+    has_format = has_formats and configuration.model_format in _FORMATS
+    return has_format or bool(configuration.cures) or configuration.freezes
+
+
+def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool, limit: int | None) -> Iterator[str]:
+    if is_copied:
+        yield from ("import copy", "")
+    yield "import torch"
+    if limit is not None:
+        yield "import torch._dynamo.config"
+    if any(one.freezes for one in used):
+        yield "import torch._inductor.config"
+    yield f"from torch.utils._pytree import tree_leaves{', tree_map_only' if is_mapped else ''}"
+    switches = {
+        f"torch.backends.{name} = {value}": None for one in used for name, value in one.library_switches.items()
+    }
+    settings = [*switches, *([] if limit is None else [f"torch._dynamo.config.recompile_limit = {limit}"])]
+    if settings:
+        yield from ("", *settings)
+
+
+def _way(number: int, configuration: Configuration, *, has_formats: bool) -> str:
+    """A function that makes a configuration of a model, which it may change."""
+    body: list[str] = []
+    model_format, input_format = configuration.model_format, configuration.input_format
+    if has_formats and model_format in _FORMATS:
+        body += [
+            "for tensor in [*model.parameters(), *model.buffers()]:",
+            f"    tensor.data = {model_format}(tensor.data)",
+        ]
+    body += [line for cure in configuration.cures for line in cure.how.splitlines()]
+    if configuration.backend == "inductor":
+        arguments = {"dynamic": False, **configuration.compile_arguments}
+        words = compile_words(msgspec.structs.replace(configuration, compile_arguments=arguments))
+        body += [*(["model.eval()"] if configuration.freezes else []), f"model = torch.compile(model, {words})"]
+    call = "model(*args, **kwargs)"
+    if input_format in _FORMATS:
+        call = f"model(*{input_format}(args), **{input_format}(kwargs))"
+    if configuration.freezes:
+        frozen = "with torch.no_grad(), torch._inductor.config.patch(freezing=True):"
+        body += ["", "def call(*args, **kwargs):", f"    {frozen}", f"        return {call}", "", "return call"]
+    else:
+        body.append(f"return lambda *args, **kwargs: {call}" if input_format in _FORMATS else "return model")
+    return "\n".join([f"def way_{number}(model):  # {configuration.name!r}", *_indented(body)]) + "\n"
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" if line else "" for line in lines]
