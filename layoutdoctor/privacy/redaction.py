@@ -17,7 +17,6 @@ from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, Total
-from layoutdoctor.diagnosis.trial import LOWERED_NO_GRAPH
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ _FIELDS = {
     "evidence": r"Finding.evidence",
     "code to paste": r"(Recommendation|WithoutFreezing|Cure|Policy).how",
     "command": r"Environment.command",
-    "note": r"Trial.notes",
 }
 """
 What each field holds; one that is in none of these holds free text. ``#key`` stands for the keys of a mapping, alone
@@ -137,7 +135,6 @@ class _Redactor:
             "evidence": self._evidence,
             "code to paste": lambda _: f"# {LEFT_OUT}",
             "command": lambda _: f"layoutdoctor {LEFT_OUT}",
-            "note": lambda note: note if note == LOWERED_NO_GRAPH else LEFT_OUT,
         }
         for part in records_in(record):
             self._note_public(part)

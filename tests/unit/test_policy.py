@@ -227,11 +227,13 @@ def test_each_shape_is_compiled_with_its_own_sizes_and_all_others_once() -> None
 
     policy = make_policy([running(batch, TWIN) for batch in range(1, 12)])
     torch._dynamo.reset()
-    with mock.patch.object(torch._dynamo.config, "recompile_limit", 8):
-        with mock.patch("torch._inductor.compile_fx.compile_fx", compiled):
-            model = pasted(policy.how, nn.ReLU())
-            for batch in (*range(1, 12), *range(1, 16)):
-                model(torch.zeros(batch, 3, 8, 8))
+    with (
+        mock.patch.object(torch._dynamo.config, "recompile_limit", 8),
+        mock.patch("torch._inductor.compile_fx.compile_fx", compiled),
+    ):
+        model = pasted(policy.how, nn.ReLU())
+        for batch in (*range(1, 12), *range(1, 16)):
+            model(torch.zeros(batch, 3, 8, 8))
 
     assert sorted(shapes[:11]) == sorted((str(batch), "3", "8", "8") for batch in range(1, 12))
     assert len(shapes) == 12  # one more for all others
