@@ -37,6 +37,18 @@ def contiguous(value):  # with each 4-D and 5-D tensor in that format
     return tree_map_only(torch.Tensor, lambda t: t.contiguous() if t.dim() in (4, 5) else t, value)
 """,
 }
+_BY_USE = """\
+def by_use(uses, to, args, kwargs):  # the arguments with each tensor as it is read: images, frames of a clip, or other
+    left = iter(uses)
+
+    def one(t):
+        use = next(left)
+        if use == "frames":
+            return to(t.flatten(0, 1)).unflatten(0, t.shape[:2])
+        return to(t) if use == "images" else t
+
+    return tree_map_only(torch.Tensor, one, (args, kwargs))
+"""
 _BY_SHAPE = """\
     def call(*args, **kwargs):
         shapes = tuple(tuple(t.shape) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
@@ -70,6 +82,7 @@ def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, 
     parts = [
         "\n".join(_imports(used, is_copied=any(copied), is_mapped=not asked.isdisjoint(_FORMATS), limit=limit)),
         *(lines for name, lines in _FORMATS.items() if name in asked),
+        *([_BY_USE] if any(map(_goes_by_use, used)) else []),
         *(_way(number, one, has_formats=has_formats) for number, one in enumerate(used, 1)),
     ]
     made = (f"way_{n}({'copy.deepcopy(model)' if is_copied else 'model'})" for n, is_copied in enumerate(copied, 1))
@@ -88,6 +101,11 @@ def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, 
 def _changes_the_model(configuration: Configuration, *, has_formats: bool) -> bool:
     has_format = has_formats and configuration.model_format in _FORMATS
     return has_format or bool(configuration.cures) or configuration.freezes
+
+
+def _goes_by_use(configuration: Configuration) -> bool:
+    """Whether an input stays as it is, or only the frames of one are images."""
+    return configuration.input_format in _FORMATS and not {"images"}.issuperset(configuration.input_uses)
 
 
 def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool, limit: int | None) -> Iterator[str]:
@@ -121,12 +139,16 @@ def _way(number: int, configuration: Configuration, *, has_formats: bool) -> str
         arguments = {"dynamic": False, **configuration.compile_arguments}
         words = compile_words(msgspec.structs.replace(configuration, compile_arguments=arguments))
         body += [*(["model.eval()"] if configuration.freezes else []), f"model = torch.compile(model, {words})"]
-    call = "model(*args, **kwargs)"
-    if input_format in _FORMATS:
+    call, first = "model(*args, **kwargs)", []
+    if _goes_by_use(configuration):
+        first = [f"    args, kwargs = by_use({configuration.input_uses!r}, {input_format}, args, kwargs)"]
+    elif input_format in _FORMATS:
         call = f"model(*{input_format}(args), **{input_format}(kwargs))"
     if configuration.freezes:
         frozen = "with torch.no_grad(), torch._inductor.config.patch(freezing=True):"
-        body += ["", "def call(*args, **kwargs):", f"    {frozen}", f"        return {call}", "", "return call"]
+        body += ["", "def call(*args, **kwargs):", *first, f"    {frozen}", f"        return {call}", "", "return call"]
+    elif first:
+        body += ["", "def call(*args, **kwargs):", *first, f"    return {call}", "", "return call"]
     else:
         body.append(f"return lambda *args, **kwargs: {call}" if input_format in _FORMATS else "return model")
     return "\n".join([f"def way_{number}(model):  # {configuration.name!r}", *_indented(body)]) + "\n"

@@ -25,7 +25,7 @@ EXAMINED_EVERY = 8
 
 @pytest.mark.parametrize("seed", seeds(), ids=lambda path: path.name)
 def test_a_seed_is_read_or_refused_for_what_it_is(seed: Path) -> None:
-    if seed.name in ("diagnosis.json", "notebook.json"):
+    if seed.name in ("diagnosis.json", "notebook.json", "nvprof.csv"):
         with pytest.raises(LayoutDoctorError, match=r"cannot (examine|read)"):
             read_trace(seed)
     else:

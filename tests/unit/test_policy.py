@@ -26,10 +26,16 @@ from torch import nn
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.answer import Ratio, WithoutFreezing
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, ONCE_FOR_ALL_SIZES, compiled_with
+from layoutdoctor.diagnosis.configurations import (
+    BUILTIN_CONFIGURATIONS,
+    ONCE_FOR_ALL_SIZES,
+    choose_configurations,
+    compiled_with,
+)
 from layoutdoctor.diagnosis.policy import Policy
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
+from layoutdoctor.examination.dispatch import lines_by_shape
 from layoutdoctor.examination.policy import make_policy
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import render_policy
@@ -371,3 +377,27 @@ def test_calls_without_times_make_no_policy_and_are_still_reported(
     printed = capsys.readouterr()
     assert [one["subject"]["name"] for one in json.loads(printed.out)] == ["model.py"] * 2
     assert "no policy: cannot make a policy of the diagnosis of model.py: it has no times" in printed.err
+
+
+@pytest.mark.parametrize("name", ["eager-channels-last", "inductor-channels-last-freezing"])
+def test_the_pasted_lines_convert_an_input_as_it_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    seen: list[tuple[bool, bool]] = []
+
+    class Net(nn.Module):
+        def forward(self, clip: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            frames = clip.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+            seen.append((frames, mask.is_contiguous()))
+            return clip
+
+    (own,) = choose_configurations(name)
+    way = msgspec.structs.replace(own, input_uses=("frames", "other"))
+    kinds = {(None, ((2, 5, 3, 8, 8), (2, 3, 4, 4))): way}
+    lines = lines_by_shape(kinds, choose_configurations("eager")[0], has_formats=False)
+    names: dict[str, Any] = {"model": Net(), "x": torch.zeros(1)}
+    exec(compile(lines.rpartition("\n")[0], "pasted.py", "exec"), names)
+
+    names["model"](torch.randn(2, 5, 3, 8, 8), mask=torch.randn(2, 3, 4, 4))
+    names["model"](torch.randn(1, 5, 3, 8, 8), torch.randn(2, 3, 4, 4))
+
+    assert seen == [(True, True), (False, True)]

@@ -8,7 +8,7 @@ import torch
 
 from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.run.work import _Operations
+from layoutdoctor.run.operations import Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +73,7 @@ def test_an_operation_that_compiles_itself_in_eager_mode_as_flex_attention_does_
     graph = recorded(lambda x: compiled(x).neg(), image())
 
     assert (operations(graph)[-1], graph.hook_failure) == ("neg", None)
-    with _Operations():
-        assert compiled(image().double()).shape == (2, 4, 8, 8)
+    assert Operations().watching(compiled)(image().double()).shape == (2, 4, 8, 8)
 
 
 def test_a_value_changed_in_place_is_the_result_of_the_operation_that_changed_it() -> None:

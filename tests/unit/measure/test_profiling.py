@@ -154,4 +154,5 @@ def test_a_module_whose_kernels_cannot_be_reached_is_noted() -> None:
         pass
 
     assert len(problems) == 1
-    assert problems[0].startswith("kernels of graph 0 are not named: AttributeError")
+    assert problems[0].part == "kernel_names"
+    assert problems[0].reason.startswith("kernels of graph 0 are not named: AttributeError")
