@@ -229,7 +229,7 @@ def times_of_all(
     environment line that a report prints. Each holds another amount of memory; the first start holds none.
     """
     from layoutdoctor.diagnosis.configurations import choose_configurations
-    from layoutdoctor.examination.applying import Call, how_to_apply
+    from layoutdoctor.examination.advice.applying import Call, how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
     ranks, call = frozenset({4}), Call("model(x)", {"x": 4})

@@ -22,7 +22,7 @@ from unittest import mock
 from tabulate import tabulate
 
 from layoutdoctor.__main__ import main as command
-from layoutdoctor.examination.choice import FEWEST_STARTS, interval_over_starts, start_ratios
+from layoutdoctor.examination.advice.choice import FEWEST_STARTS, interval_over_starts, start_ratios
 from layoutdoctor.run import run
 from layoutdoctor.workers import turns
 

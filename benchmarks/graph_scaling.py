@@ -38,9 +38,9 @@ from builders import (
 )
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, strided_layout
-from layoutdoctor.examination.costs import with_costs
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
+from layoutdoctor.examination.graphs.costs import with_costs
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
 from layoutdoctor.rules import run_rules
 

@@ -24,7 +24,7 @@ from tabulate import tabulate
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.workers.processes import keep_memory, short_waits
+from layoutdoctor.workers.settling import keep_memory, short_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.saved import load
     from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.diagnosis.trial import Measurement, Trial
-    from layoutdoctor.examination.policy import make_policy
+    from layoutdoctor.examination.advice.policy import make_policy
     from layoutdoctor.fleet.scanning import scan
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules

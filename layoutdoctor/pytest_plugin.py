@@ -131,7 +131,7 @@ def pytest_runtest_makereport(
 
 def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str:
     """The files that were written; a failure to write is said as well, and hides no failing test."""
-    from layoutdoctor.diagnosis.writing import file_name_of
+    from layoutdoctor.files.writing import file_name_of
 
     written = []
     base, stem = item.config.invocation_params.dir, file_name_of(item.nodeid)

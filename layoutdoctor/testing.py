@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import InconclusiveError, UsageError
-from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import clean, place_of, project_path

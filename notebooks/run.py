@@ -147,7 +147,7 @@ def gpu_diagnosis(trace: Path):
 
 def measured_diagnosis(folder: Path):
     """The diagnosis of the recordings in a folder, with today's examination and rules."""
-    from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+    from layoutdoctor.files.writing import RECORDING_SUFFIX
     from layoutdoctor.recording.saved import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
 

@@ -16,7 +16,7 @@ from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Measurement, Observed, Rounds, Trial
-from layoutdoctor.examination.choice import judge
+from layoutdoctor.examination.advice.choice import judge
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
 from layoutdoctor.recording.reading import RECORDED
 from layoutdoctor.recording.recording import Head, Recording

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from recordings.record import HERE
 
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+from layoutdoctor.files.writing import RECORDING_SUFFIX
 from layoutdoctor.recording.saved import load_recording
 from layoutdoctor.run.recorded import diagnose_recordings
 

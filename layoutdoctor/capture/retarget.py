@@ -35,7 +35,7 @@ from layoutdoctor.files.scratch import private_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.gpus import Target
 
 DEVICE = torch.device("cuda", 0)
 

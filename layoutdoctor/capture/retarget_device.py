@@ -22,7 +22,7 @@ from layoutdoctor.capture.compat import triton_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.gpus import Target
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.diagnosis.accepted import Acceptance, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX
 from layoutdoctor.errors import UsageError
+from layoutdoctor.files.writing import TRACE_SUFFIX
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 

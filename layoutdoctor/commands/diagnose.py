@@ -28,21 +28,20 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import say
+from layoutdoctor.diagnosis.compile_arguments import read_compile_arguments
 from layoutdoctor.diagnosis.configurations import (
     ALL,
     ONCE_FOR_ALL_SIZES,
     PACKAGE_SUFFIX,
     QUICK,
-    TARGETS,
     check_package,
     choose_configurations,
-    find_target,
-    read_compile_arguments,
     what_follows,
 )
+from layoutdoctor.diagnosis.gpus import TARGETS, find_target
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, TRACE_SUFFIX
 from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.files.writing import RECORDING_SUFFIX, TRACE_SUFFIX
 from layoutdoctor.reports import render_policy
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Request
 
@@ -260,7 +259,9 @@ def diagnose_calls(
         requests: By the name of the kind.
         weights: How often each comes.
     """
-    from layoutdoctor.examination.policy import make_policy  # late: what is wrong with the command line is said at once
+    from layoutdoctor.examination.advice.policy import (
+        make_policy,  # late: what is wrong with the command line is said at once
+    )
 
     shapes = {(one.inputs, one.subject_directory) for one in requests.values()}
     if len(shapes) > 1 and what_follows(arguments.configurations) != "nothing":

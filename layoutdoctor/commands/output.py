@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.errors import UsageError
+from layoutdoctor.files.writing import RECORDING_SUFFIX, file_name_of, mode_of_file, write_file
 from layoutdoctor.reports import FORMATS, INSTEAD_OF_JUNIT, format_of_suffix, renderer_of
 from layoutdoctor.units import format_bytes
 

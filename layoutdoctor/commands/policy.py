@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, publish, read_weights
 from layoutdoctor.diagnosis.saved import load
-from layoutdoctor.examination.policy import make_policy
+from layoutdoctor.examination.advice.policy import make_policy
 from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_policy
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from layoutdoctor.commands.diagnose import (
 from layoutdoctor.commands.output import for_others, whole_number
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
-from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.files.writing import opened
 from layoutdoctor.reports.sections.wording import clean, clean_name
 
 if TYPE_CHECKING:

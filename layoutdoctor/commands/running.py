@@ -19,10 +19,10 @@ from layoutdoctor.commands.output import path_of_target, prepare_directory, save
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
 from layoutdoctor.diagnosis.diagnosis import Reproduction
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, opened, write_file
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.examine import concluded, diagnosis_of
 from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.files.writing import RECORDING_SUFFIX, opened, write_file
 from layoutdoctor.recording.saved import load_recording
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.rows import trial_in_short

@@ -21,8 +21,8 @@ from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import file_name_of, opened
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
+from layoutdoctor.files.writing import file_name_of, opened
 from layoutdoctor.reports import check_format, format_of_suffix
 from layoutdoctor.words import TARGET_FORMS, count_of
 

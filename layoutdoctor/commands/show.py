@@ -28,8 +28,8 @@ from layoutdoctor.commands.output import add_limit_option, print_report
 from layoutdoctor.commands.streams import print_text, say_error
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
 from layoutdoctor.errors import LayoutDoctorError, RecordError
+from layoutdoctor.files.writing import RECORDING_SUFFIX
 from layoutdoctor.recording.files import kind_of_file
 
 if TYPE_CHECKING:

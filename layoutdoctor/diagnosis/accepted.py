@@ -18,8 +18,8 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.saved import UNREADABLE, read_saved, reason_of
-from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import RecordError
+from layoutdoctor.files.writing import printable, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

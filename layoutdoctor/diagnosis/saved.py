@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.compile_arguments import COMPILE_ARGUMENTS
 from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
-from layoutdoctor.diagnosis.configurations import COMPILE_ARGUMENTS, LIBRARY_SWITCHES
+from layoutdoctor.diagnosis.configurations import LIBRARY_SWITCHES
 from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
-from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import RecordError
+from layoutdoctor.files.writing import opened
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:

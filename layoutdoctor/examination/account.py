@@ -19,8 +19,9 @@ import msgspec
 
 from layoutdoctor.diagnosis.answer import FASTER, Account, AccountRow
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import launch_count, launches_that_ran
+from layoutdoctor.examination.counts import launch_count
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.examination.graphs.costs import launches_that_ran
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, convolves
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.units import sum_if_all_known

@@ -21,27 +21,25 @@ from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.diagnosis.trial import Failure, Measurement, Observed, Rounds, Trial
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
-from layoutdoctor.examination.choice import compare, recommend, shown_seconds
-from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
+from layoutdoctor.examination.advice.choice import compare, recommend, shown_seconds
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
     with_eager_conversions,
     with_graph_conversions,
 )
+from layoutdoctor.examination.graphs.costs import with_bandwidth_shares, with_costs
 from layoutdoctor.examination.graphs.join import align_eager, join_compiled, join_eager
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.conversions import examine_recorded
 from layoutdoctor.examination.kernels.device import device_seconds, summarize_device
-from layoutdoctor.examination.kernels.host import (
-    base_seconds,
-    operation_tree,
-    place_primitives,
-    summarize_host,
-    working_seconds,
-)
+from layoutdoctor.examination.kernels.host import summarize_host, working_seconds
 from layoutdoctor.examination.kernels.iterations import Shares
-from layoutdoctor.examination.kernels.summaries import summarize_log, summarize_table, waiting_in_calls
+from layoutdoctor.examination.kernels.logs import summarize_log
+from layoutdoctor.examination.kernels.operations import base_seconds, operation_tree
+from layoutdoctor.examination.kernels.placing import place_primitives
+from layoutdoctor.examination.kernels.tables import summarize_table
+from layoutdoctor.examination.kernels.waiting import waiting_in_calls
 from layoutdoctor.recording.recording import unrest
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Files: folders for scratch, safe replacing, what may be read."""
+"""Files: replacing one as a whole, names that lead nowhere else, folders for temporary files."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows, ScanRow
-from layoutdoctor.diagnosis.writing import printable
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
-from layoutdoctor.examination.costs import counted_conversions, sum_of_known
+from layoutdoctor.examination.counts import counted_conversions, sum_of_known
 from layoutdoctor.examination.examine import diagnosis_of
+from layoutdoctor.files.writing import printable
 from layoutdoctor.fleet.sources import is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded

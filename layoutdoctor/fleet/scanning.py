@@ -13,8 +13,8 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, reason_of, to_json
 from layoutdoctor.diagnosis.scan import ScannedRows, ScanSum
-from layoutdoctor.diagnosis.writing import opened, replacing
 from layoutdoctor.errors import UsageError
+from layoutdoctor.files.writing import opened, replacing
 from layoutdoctor.fleet.engines import examined
 from layoutdoctor.fleet.sources import find_sources, fingerprint_of, rank_reader, said_by
 from layoutdoctor.units import NANOSECONDS_PER_SECOND

@@ -26,9 +26,9 @@ import fsspec
 import msgspec
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.writing import opened, printable
 from layoutdoctor.errors import TraceError, UsageError, text_of
 from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.files.writing import opened, printable
 from layoutdoctor.privacy.paths import FOLDER_OF_HOMES
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import listing

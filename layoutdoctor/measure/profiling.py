@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import first_line
-from layoutdoctor.examination.kernels.host import GENERATED_PREFIX
+from layoutdoctor.examination.kernels.operations import GENERATED_PREFIX
 from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.files.writing import replacing
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile

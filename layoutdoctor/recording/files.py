@@ -10,8 +10,8 @@ import zlib
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, GZIP_MAGIC
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, opened
 from layoutdoctor.errors import TraceError
+from layoutdoctor.files.writing import RECORDING_SUFFIX, opened
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:

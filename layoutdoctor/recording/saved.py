@@ -23,8 +23,8 @@ from layoutdoctor.diagnosis.saved import (
     reason_of,
     unpack,
 )
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX, printable, replacing
 from layoutdoctor.errors import RecordError
+from layoutdoctor.files.writing import RECORDING_SUFFIX, printable, replacing
 from layoutdoctor.recording.recording import EVENT_TABLES, NONE, Recording
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.diagnosis.writing import is_packed_name, write_file
 from layoutdoctor.errors import UsageError
+from layoutdoctor.files.writing import is_packed_name, write_file
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:

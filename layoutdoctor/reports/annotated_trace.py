@@ -13,9 +13,9 @@ import msgspec
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.diagnosis.subject import SourceLocation
-from layoutdoctor.diagnosis.writing import printable, replacing
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.counts import counted_conversions
+from layoutdoctor.files.writing import printable, replacing
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.event_stream import EventStream, as_utf8
 from layoutdoctor.recording.files import TraceFile

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from layoutdoctor.examination.costs import all_conversions_of, counted_conversions
+from layoutdoctor.examination.counts import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.sections.rows import format_interval
 from layoutdoctor.reports.sections.wording import (

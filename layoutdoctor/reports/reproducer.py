@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE, base_name
 from layoutdoctor.diagnosis.trial import TracedModel
-from layoutdoctor.examination.applying import effective_options, global_options
-from layoutdoctor.examination.choice import is_far_off, wrong_baseline
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.advice.applying import effective_options, global_options
+from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
+from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.reports.sections.wording import clean_log, clean_name, find_ratio, is_recording
 from layoutdoctor.units import format_ratio, format_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules.advice import Times, severity_of_loss
 from layoutdoctor.words import listing
 

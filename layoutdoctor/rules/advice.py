@@ -11,7 +11,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, Ratio
 from layoutdoctor.diagnosis.configurations import base_name
-from layoutdoctor.examination.choice import EQUALITY, demands, eligible_names, judge, ratio_of
+from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio

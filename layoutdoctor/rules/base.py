@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.answer import Finding
-from layoutdoctor.examination.costs import places_of, sum_of_known
+from layoutdoctor.examination.counts import places_of, sum_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.graph import Convolution, FxNode, LayoutBreaker
-    from layoutdoctor.examination.costs import Place
+    from layoutdoctor.examination.counts import Place
 
     Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import all_conversions_of, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
-from layoutdoctor.examination.costs import all_conversions_of, places_of, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead

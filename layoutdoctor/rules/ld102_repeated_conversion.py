@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import conversions_of, sum_of_known
+from layoutdoctor.examination.counts import conversions_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
+from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead

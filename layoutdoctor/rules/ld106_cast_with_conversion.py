@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import conversions_of, launch_count, sum_of_known
+from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_call_out_of_channels_last

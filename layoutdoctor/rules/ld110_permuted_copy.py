@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import stride_order
-from layoutdoctor.examination.costs import launch_count, sum_of_known
+from layoutdoctor.examination.counts import launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined

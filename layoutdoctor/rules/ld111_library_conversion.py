@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import conversions_of, launch_count, of_convolutions, sum_of_known
+from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.costs import sum_of_known
+from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
 from layoutdoctor.rules.base import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import count_by_tensor, counted_conversions, dearest_of, sum_of_known
+from layoutdoctor.examination.counts import count_by_tensor, counted_conversions, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
 from layoutdoctor.rules.base import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import FORCED
-from layoutdoctor.examination.costs import all_conversions_of, dearest_of, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import (
     OFF,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor

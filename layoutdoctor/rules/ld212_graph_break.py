@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import Place, sum_of_known
+from layoutdoctor.examination.counts import Place, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import Rule

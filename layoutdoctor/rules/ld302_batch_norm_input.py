@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import sum_of_known
+from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
 from layoutdoctor.rules import evidence, wording

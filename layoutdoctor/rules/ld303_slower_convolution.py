@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, severity_of_gain
 from layoutdoctor.rules.base import Rule

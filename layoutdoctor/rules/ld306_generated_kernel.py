@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
 from layoutdoctor.rules import evidence, wording

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.choice import is_far_off, wrong_baseline
+from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.costs import all_conversions_of, dearest_of, launch_count, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, dearest_of, launch_count, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule

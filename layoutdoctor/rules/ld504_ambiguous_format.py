@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
-from layoutdoctor.examination.costs import all_conversions_of
+from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import Place
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, line_words, listing, shown
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis.compile_arguments import compiled_with
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
     CUDNN_BENCHMARK,
@@ -17,9 +18,8 @@ from layoutdoctor.diagnosis.configurations import (
     SYMBOLIC_SIZES,
     base_name,
     choose_configurations,
-    compiled_with,
 )
-from layoutdoctor.examination.choice import eligible_names
+from layoutdoctor.examination.advice.choice import eligible_names
 from layoutdoctor.examination.cure_gains import can_pay
 from layoutdoctor.recording.recording import busy_nanoseconds
 from layoutdoctor.rules.decisions import leaves_out_backward

@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis.compile_arguments import check_compile_arguments, compiled_with
 from layoutdoctor.diagnosis.configurations import (
     ALL,
     by_aot_inductor,
-    check_compile_arguments,
     check_package,
     choose_configurations,
-    compiled_with,
-    find_target,
     what_follows,
 )
+from layoutdoctor.diagnosis.gpus import find_target
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Observed
-from layoutdoctor.diagnosis.writing import replacing
 from layoutdoctor.errors import UsageError, needs_torch
-from layoutdoctor.examination.choice import package_to_keep
+from layoutdoctor.examination.advice.choice import package_to_keep
+from layoutdoctor.files.writing import replacing
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.rules import Rule
 from layoutdoctor.run.recorded import diagnose_recordings

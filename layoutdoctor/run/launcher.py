@@ -178,7 +178,7 @@ def _host(order: Order, channel: Channel) -> None:
 
 def _load(request: Request) -> LoadedSubject:
     from layoutdoctor.capture.retarget_device import launch_no_kernels
-    from layoutdoctor.diagnosis.configurations import find_target
+    from layoutdoctor.diagnosis.gpus import find_target
     from layoutdoctor.run.work import noting_threads
     from layoutdoctor.subjects.load import load_target
     from layoutdoctor.subjects.transport import load_subject

@@ -12,8 +12,8 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.examination.applying import how_to_apply
-from layoutdoctor.examination.choice import left_standing
+from layoutdoctor.examination.advice.applying import how_to_apply
+from layoutdoctor.examination.advice.choice import left_standing
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.deriving import (
     MATRIX_PRODUCT,

@@ -23,7 +23,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.trial import Failure, FailureCause, GradientLayout, Observed
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
-from layoutdoctor.examination.applying import global_options
+from layoutdoctor.examination.advice.applying import global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
 from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import Recorder, with_names_of_packages
@@ -46,7 +46,7 @@ from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMem
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.gpus import Target
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.subjects.step import Step

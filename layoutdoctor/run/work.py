@@ -13,8 +13,9 @@ import msgspec
 import torch
 
 from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
+from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
-from layoutdoctor.diagnosis.configurations import find_target, is_constant
+from layoutdoctor.diagnosis.gpus import find_target
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.measure.timing import kind_of
@@ -38,12 +39,12 @@ from layoutdoctor.workers.messages import (
     Turn,
     WarmUp,
 )
-from layoutdoctor.workers.processes import end_worker_threads, keep_memory, take_some_memory
+from layoutdoctor.workers.settling import end_worker_threads, keep_memory, take_some_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from layoutdoctor.diagnosis.configurations import Target
+    from layoutdoctor.diagnosis.gpus import Target
     from layoutdoctor.diagnosis.subject import Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request

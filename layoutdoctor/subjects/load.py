@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.diagnosis.writing import opened
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError, first_line
+from layoutdoctor.files.writing import opened
 from layoutdoctor.measure.environment import why_no_gpu
 from layoutdoctor.measure.memory import out_of_memory
 from layoutdoctor.state.switches import seed_all

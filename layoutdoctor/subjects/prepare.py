@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.applying import effective_options, global_options
-from layoutdoctor.examination.kernels.host import GRAPH_CALL
+from layoutdoctor.examination.advice.applying import effective_options, global_options
+from layoutdoctor.examination.kernels.operations import GRAPH_CALL
 from layoutdoctor.state.switches import profiler_is_running, switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,

@@ -19,7 +19,7 @@ from layoutdoctor.capture.compat import compile_arguments_of
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.applying import Call
+from layoutdoctor.examination.advice.applying import Call
 from layoutdoctor.measure.environment import notes_on_gpu
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.subjects.copies import (

@@ -23,6 +23,7 @@ from layoutdoctor import errors
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.workers.endings import how_it_ended, last_seen, what_matters
 from layoutdoctor.workers.messages import (
     Begin,
     Channel,
@@ -37,16 +38,8 @@ from layoutdoctor.workers.messages import (
     Refused,
     channel_pair,
 )
-from layoutdoctor.workers.processes import (
-    how_it_ended,
-    kill_all,
-    kill_with_all_it_started,
-    last_seen,
-    of_session,
-    short_waits,
-    what_matters,
-    working_folder,
-)
+from layoutdoctor.workers.processes import kill_all, kill_with_all_it_started, of_session, working_folder
+from layoutdoctor.workers.settling import short_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,8 +21,8 @@ from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, InputUse, Mode, Subject
 from layoutdoctor.diagnosis.trial import Failure, Observed
-from layoutdoctor.diagnosis.writing import file_name_of
-from layoutdoctor.examination.applying import Call
+from layoutdoctor.examination.advice.applying import Call
+from layoutdoctor.files.writing import file_name_of
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
 

@@ -1,12 +1,10 @@
-"""Processes of the operating system: how one ended in words, and the end of one with all that it started."""
+"""Processes of the operating system: who started which, and the end of one with all that it started."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import random
-import re
 import shutil
 import signal
 import time
@@ -16,28 +14,18 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
+
+
 _PR_SET_CHILD_SUBREAPER = 36
-_SIGNAL_WORDS = {
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGABRT: "aborted",
-    signal.SIGBUS: "bus error",
-    signal.SIGFPE: "floating-point exception",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGKILL: "killed, as the system does when memory runs out",
-    signal.SIGXCPU: "its limit of processor time was reached",
-}
-_STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
+
+
 _GRACE_SECONDS = 0.5
+
+
 _LOOK_SECONDS = 0.05
-# Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
-_BLOCK_BYTES = 100_000
-_MOST_BLOCKS = 40
-# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, and what lifts these limits of glibc's allocator.
-_KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
 def working_folder(otherwise: Path) -> Path:
@@ -46,48 +34,6 @@ def working_folder(otherwise: Path) -> Path:
         return Path.cwd()
     except OSError:
         return otherwise
-
-
-def how_it_ended(returncode: int) -> str:
-    """
-    The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
-
-    Args:
-        returncode: As ``subprocess`` gives it: below 0 for a signal.
-    """
-    if returncode >= 0:
-        return f"the process ended with exit status {returncode}, as os._exit() does"
-    names = {number.value: number for number in signal.Signals}
-    if -returncode not in names:
-        return f"the process died of signal {-returncode}"
-    number = names[-returncode]
-    words = _SIGNAL_WORDS.get(number)
-    return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
-
-
-def last_seen(log: str, file: str) -> str:
-    """
-    The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
-
-    Args:
-        log: Its output, with faulthandler's stacks at the end.
-        file: Without its folder.
-    """
-    lines = [line for line in log.splitlines() if line.strip()]
-    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
-    now = next((number for number in range(stack, len(lines)) if lines[number].startswith("Current thread")), stack)
-    frames = (match for line in lines[now:] if (match := _FRAME.match(line)) is not None)
-    users = next((match for match in frames if match[1].rpartition("/")[2] == file), None)
-    if users is not None:
-        return f"; it was at {file}:{users[2]}, in {users[3]}"
-    return f"; it printed last: {lines[stack - 1].strip()}" if stack else ""
-
-
-def what_matters(log: str, count: int) -> list[str]:
-    """So many lines of what a process printed: the first of the stacks that end it, else the last of all."""
-    lines = log.splitlines()
-    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), max(len(lines) - count, 0))
-    return lines[stack : stack + count]
 
 
 def started_by(pid: int) -> list[psutil.Process]:
@@ -155,22 +101,6 @@ def busy_seconds() -> float | None:
     return None
 
 
-def short_waits(environment: Mapping[str, str]) -> dict[str, str]:
-    """
-    Environment variables for a process that is to be timed; none if the user has chosen how threads wait.
-
-    A thread of GNU's OpenMP that waits for the others keeps its processor busy for up to 14 ms. If another program
-    needs that processor, the thread that it waits for loses this time: a call of 2 ms takes 7 to 95 ms, by chance.
-    Waits of half a millisecond still bridge the gaps between the operations of a call.
-
-    Source:
-        ``GOMP_SPINCOUNT`` (libgomp), which is read when the library is loaded; measured in docs/measuring.md.
-    """
-    if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
-        return {}
-    return {"GOMP_SPINCOUNT": "10000"}
-
-
 def die_with(parent: int) -> None:
     """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
     with contextlib.suppress(OSError, AttributeError):
@@ -218,41 +148,4 @@ def be_first_to_go() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def keep_memory() -> None:
-    """From now on memory that is freed stays with this process, as far as its allocator is glibc's."""
-    with contextlib.suppress(AttributeError, OSError):
-        allocator = ctypes.CDLL(None)
-        for limit, value in _KEEPS_MEMORY:
-            allocator.mallopt(limit, value)
-
-
 _held: list[bytearray] = []
-
-
-def take_some_memory() -> None:
-    """
-    Another amount of memory in every process, held while it runs.
-
-    Source:
-        T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary what should
-        not matter.
-    """
-    _held.extend(bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS)))
-
-
-def end_worker_threads() -> None:
-    """
-    Ends OpenMP's threads, so that a fork is safe; the next parallel region starts new ones.
-
-    Source:
-        ``omp_pause_resource_all`` (OpenMP 5.0) with ``omp_pause_hard``, in every OpenMP library of this process.
-    """
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    text = maps.read_text(encoding="utf-8", errors="replace")
-    words = ("libgomp", "libomp", "libiomp")
-    files = {line.split()[-1] for line in text.splitlines() if any(word in line for word in words)}
-    for file in sorted(files):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(file).omp_pause_resource_all(2)

@@ -12,8 +12,9 @@ import msgspec
 
 from layoutdoctor import errors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
+from layoutdoctor.workers.endings import how_it_ended
 from layoutdoctor.workers.messages import Message
-from layoutdoctor.workers.processes import how_it_ended, kill_with_all_it_started, working_folder
+from layoutdoctor.workers.processes import kill_with_all_it_started, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

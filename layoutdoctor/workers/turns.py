@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.errors import LayoutDoctorError
-from layoutdoctor.examination.choice import (
+from layoutdoctor.examination.advice.choice import (
     FEWEST_STARTS,
     NEAR_THE_BEST,
     choose_baseline,

@@ -13,8 +13,8 @@ import msgspec
 from layoutdoctor.diagnosis.configurations import CUDNN_BENCHMARK
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.trial import Failure, Observed, Rounds
-from layoutdoctor.diagnosis.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.errors import LayoutDoctorError
+from layoutdoctor.files.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.recording.recording import Recording
 from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.messages import (

@@ -10,7 +10,7 @@ from cured_models import CASES, Case
 from live_trials import requested
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.examination.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.applying import Call, how_to_apply
 from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.workers.messages import Request
 

@@ -15,7 +15,8 @@ from torch.nn import functional
 import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.capture.retarget import NO_TRITON_NOTE
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, find_target
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.gpus import find_target
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.work import described_for

@@ -23,7 +23,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.examination.choice import compare, shown_seconds
+from layoutdoctor.examination.advice.choice import compare, shown_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

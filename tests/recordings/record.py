@@ -148,7 +148,7 @@ def record(wanted: Set) -> list[Recording]:
 
 def main(names: list[str]) -> None:
     """Records the named sets that are not there yet, or all."""
-    from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+    from layoutdoctor.files.writing import RECORDING_SUFFIX
     from layoutdoctor.recording.saved import save_recording
 
     for name in names or SETS:

@@ -13,8 +13,8 @@ from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import prepare_outputs
-from layoutdoctor.diagnosis.writing import file_name_of, replacing, write_file
 from layoutdoctor.errors import UsageError
+from layoutdoctor.files.writing import file_name_of, replacing, write_file
 from layoutdoctor.workers.processes import working_folder
 
 if TYPE_CHECKING:

@@ -6,20 +6,18 @@ import pytest
 from builders import a_configuration
 
 from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.diagnosis.compile_arguments import check_compile_arguments, compiled_with, read_compile_arguments
 from layoutdoctor.diagnosis.compile_options import MAY_BE_SET
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
     BUILTIN_CONFIGURATIONS,
     DEFAULT_CONFIGURATIONS,
     by_aot_inductor,
-    check_compile_arguments,
     check_package,
     choose_configurations,
-    compiled_with,
-    read_compile_arguments,
 )
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.applying import Call, compile_words, how_to_apply
+from layoutdoctor.examination.advice.applying import Call, compile_words, how_to_apply
 from layoutdoctor.words import name_in_words
 
 

@@ -26,17 +26,13 @@ from torch import nn
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.answer import Ratio, WithoutFreezing
-from layoutdoctor.diagnosis.configurations import (
-    BUILTIN_CONFIGURATIONS,
-    ONCE_FOR_ALL_SIZES,
-    choose_configurations,
-    compiled_with,
-)
+from layoutdoctor.diagnosis.compile_arguments import compiled_with
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, ONCE_FOR_ALL_SIZES, choose_configurations
 from layoutdoctor.diagnosis.policy import Policy
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.dispatch import lines_by_shape
-from layoutdoctor.examination.policy import make_policy
+from layoutdoctor.examination.advice.dispatch import lines_by_shape
+from layoutdoctor.examination.advice.policy import make_policy
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports import render_policy
 

@@ -11,7 +11,7 @@ from layoutdoctor import words
 from layoutdoctor.diagnosis import answer, conversion
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.examination.choice import judge
+from layoutdoctor.examination.advice.choice import judge
 from layoutdoctor.reports.sections.wording import place_of
 
 if TYPE_CHECKING:

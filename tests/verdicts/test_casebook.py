@@ -22,7 +22,7 @@ from kept_recordings import (
 )
 from recordings.record import ROOT, SETS
 
-from layoutdoctor.examination.costs import irrelevance
+from layoutdoctor.examination.counts import irrelevance
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.answer import Finding

@@ -17,7 +17,7 @@ import pytest
 from kept_recordings import decision_of, diagnosed, findings_of, in_graphs, reorders, the_finding, trial_of
 from recordings.record import HERE
 
-from layoutdoctor.diagnosis.writing import RECORDING_SUFFIX
+from layoutdoctor.files.writing import RECORDING_SUFFIX
 from layoutdoctor.reports.sections.account import account_sentence
 from layoutdoctor.rules.advice import Times
 

@@ -14,7 +14,7 @@ from loops import for_each
 from recordings.record import SETS
 
 from layoutdoctor.diagnosis.answer import FASTER
-from layoutdoctor.examination.choice import recommend
+from layoutdoctor.examination.advice.choice import recommend
 from layoutdoctor.rules import run_rules
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import has_backward, is_trace

@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.comparison import (
     EnvironmentDifference,
     RoundTripChange,
 )
-from layoutdoctor.examination.costs import counted_conversions, launch_count, parts_of_pairs, sum_seconds
+from layoutdoctor.examination.counts import counted_conversions, launch_count, parts_of_pairs, sum_seconds
 from layoutdoctor.units import format_seconds, format_significant, sum_if_all_known
 
 if TYPE_CHECKING:

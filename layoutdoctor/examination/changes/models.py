@@ -26,6 +26,7 @@ from layoutdoctor.diagnosis.comparison import (
     TrialChange,
 )
 from layoutdoctor.examination.account import account
+from layoutdoctor.examination.advice.choice import judge
 from layoutdoctor.examination.changes.costs import (
     TIME_TOLERANCE,
     conversion_changes,
@@ -36,7 +37,6 @@ from layoutdoctor.examination.changes.costs import (
     recorded_by_one,
     round_trip_changes,
 )
-from layoutdoctor.examination.choice import judge
 from layoutdoctor.units import format_ratio, sum_if_all_known
 from layoutdoctor.words import STATUS_WORDS, shown
 

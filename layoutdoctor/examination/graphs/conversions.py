@@ -19,7 +19,7 @@ from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_br
 from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.kernels.host import is_backward, outermost_name
+from layoutdoctor.examination.kernels.operations import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
 from layoutdoctor.words import item_bytes, listing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.graphs.buffers import Source
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.operations import HostOperation
 
 USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
 """Methods by which a model asks for a layout itself; ``reshape`` and the like ask for a shape."""

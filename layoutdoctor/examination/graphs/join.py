@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.kernels.host import (
+from layoutdoctor.examination.kernels.host import moves_elements
+from layoutdoctor.examination.kernels.operations import (
     GENERATED_PREFIX,
     GRAPH_CALL,
     HostOperation,
     is_backward,
-    moves_elements,
     outermost_name,
 )
 from layoutdoctor.recording.weights import is_computed_weight

@@ -16,17 +16,13 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
-from layoutdoctor.examination.kernels.host import lost_count, with_operations_as_kernels
+from layoutdoctor.examination.kernels.host import with_operations_as_kernels
 from layoutdoctor.examination.kernels.names import are_of_an_engine, dtypes_of, work_of
 from layoutdoctor.examination.kernels.pairs import find_pairs
 from layoutdoctor.examination.kernels.shapes import convolution_tensors
-from layoutdoctor.examination.kernels.summaries import (
-    exposed_nanoseconds,
-    kernel_records,
-    totals_of,
-    waiting_of,
-    work_by_kind,
-)
+from layoutdoctor.examination.kernels.sums import lost_count
+from layoutdoctor.examination.kernels.totals import kernel_records, totals_of, work_by_kind
+from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds, waiting_of
 from layoutdoctor.recording.reading import launched_count
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, sum_if_all_known

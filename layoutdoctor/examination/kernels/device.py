@@ -20,7 +20,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
-from layoutdoctor.examination.kernels.host import is_backward
+from layoutdoctor.examination.kernels.operations import is_backward
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.evidence import LibraryConversion
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.operations import HostOperation
     from layoutdoctor.examination.kernels.shapes import Role
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran

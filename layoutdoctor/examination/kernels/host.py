@@ -7,39 +7,37 @@ operation that computes and calls no other one that does. For a GPU see ``device
 
 from __future__ import annotations
 
-import bisect
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.examination.kernels.operations import (
+    COMPILED_RANGES,
+    GENERATED_PREFIX,
+    OPERATION,
+    HostOperation,
+    base_seconds,
+    is_backward,
+    operation_tree,
+    outermost_name,
+)
+from layoutdoctor.examination.kernels.placing import add_primitive
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe
-from layoutdoctor.examination.kernels.shapes import parse_shapes
+from layoutdoctor.examination.kernels.sums import lost_count, summarize
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.diagnosis.kernel import SourceKind
-    from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
-    from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
-    from layoutdoctor.recording.recording import Column, KernelTotals, RecordedTrace
-
-GRAPH_CALL = "## Call CompiledFxGraph"
-"""The beginning of the range around each call of a compiled graph; its key in the cache follows."""
-
-COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
-"""Beginnings of the ranges around compiled code; the compile id, or the key in the cache, follows."""
-
-GENERATED_PREFIX = "layoutdoctor::"
-"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
+    from layoutdoctor.recording.recording import RecordedTrace
 
 
 def _aten(names: str) -> frozenset[str]:
@@ -56,6 +54,7 @@ _NOT_KERNELS = _aten(
 )
 """Operations that allocate or describe a tensor and move no element."""
 
+
 _COMPUTING_THEMSELVES = _aten(
     "addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ bmm mm dot _slow_conv2d_forward _slow_conv2d_backward "
     "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
@@ -63,8 +62,10 @@ _COMPUTING_THEMSELVES = _aten(
 )
 """Operations that compute in their own code, although they call other operations that compute too."""
 
+
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
 """If it runs no primitive and calls no operation that computes, it computes in ATen's own code, under this name."""
+
 
 _PREPARING = _aten(
     "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
@@ -72,164 +73,20 @@ _PREPARING = _aten(
 )
 """Operations that another one calls to fill its output, or to copy its input, before it computes."""
 
+
 _ONLY_PREPARING = _PREPARING | _aten(
     "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
     "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
 )
 """Operations that compute nothing themselves: the operations of ``_PREPARING`` that run in them do the work."""
 
+
 _NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")
 """Operations that return their input, unless they call an operation that moves its elements."""
 
+
 _OPAQUE = re.compile(r"(?!aten::|prims?::)\w+::(?!\w*pack)\w*conv(?!ert)")
 """Convolutions of other libraries, such as FBGEMM's ``quantized::conv2d``, which may convert their inputs."""
-
-_NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
-_OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
-"""Names of any library's operators, such as ``mkl::_mkl_linear``, but not of ranges of autograd or the profiler."""
-
-
-@dataclass(eq=False)
-class HostOperation:
-    """
-    One operation or annotated range on the host, with its place in the call tree.
-
-    Attributes:
-        start_seconds: Since the trace's base time, so that small differences keep their precision.
-        seconds: Duration, children included.
-        shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
-        external_id: The External id, by which device kernels refer to it.
-        row: Its row among the trace's operations; None for an annotated range (``record_function``).
-        parent: The operation it was called from, on the same thread.
-        primitives: oneDNN primitives that ran in it and in none of its children.
-        node: The graph node that it ran, if that is certain.
-        graph: Name of the node's graph, or of the compiled graph if this is its call.
-        has_computed_weight: For a convolution: whether its weight is no parameter, but computed in the call.
-    """
-
-    name: str
-    start_seconds: float
-    seconds: float
-    thread: str
-    shapes: tuple[Shape, ...] = ()
-    strides: tuple[Shape, ...] = ()
-    external_id: int | None = None
-    row: int | None = None
-    parent: HostOperation | None = None
-    children: list[HostOperation] = field(default_factory=list)
-    primitives: list[Primitive] = field(default_factory=list)
-    node: FxNode | None = None
-    graph: str | None = None
-    has_computed_weight: bool = False
-
-    @property
-    def end_seconds(self) -> float:
-        """Its end, since the trace's base time."""
-        return self.start_seconds + self.seconds
-
-    @property
-    def self_seconds(self) -> float:
-        """Its duration without its children's."""
-        return max(0.0, self.seconds - sum(child.seconds for child in self.children))
-
-    def around(self) -> Iterator[HostOperation]:
-        """This operation and those around it, from the inside out."""
-        here: HostOperation | None = self
-        while here is not None:
-            yield here
-            here = here.parent
-
-    def joined(self) -> HostOperation | None:
-        """This operation, or the nearest one around it, whose graph node is known."""
-        return next((entry for entry in self.around() if entry.node is not None), None)
-
-    def home(self) -> str | None:
-        """Name of the graph that it ran in, if that is certain."""
-        return next((entry.graph for entry in self.around() if entry.graph is not None), None)
-
-
-def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
-    """The operations and annotated ranges of a trace with their nesting, sorted by start."""
-    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
-
-    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
-    ranges, own = trace.annotations, trace.operations
-    # Sorted by nanoseconds, longer events first: of two that start together, the longer one is the parent.
-    found: list[tuple[int, int, HostOperation]] = []
-
-    def add(name: int, start: int, duration: int, thread: int, **more: Any) -> None:
-        seconds, moment = duration / NANOSECONDS_PER_SECOND, start / NANOSECONDS_PER_SECOND
-        operation = HostOperation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
-        found.append((start, -duration, operation))
-
-    for times in _rows(ranges.name, ranges.start, ranges.duration, ranges.thread):
-        add(*times)
-    for row, times in enumerate(_rows(own.name, own.start, own.duration, own.thread)):
-        external, arguments = int(own.external[row]), int(own.arguments[row])
-        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
-        add(*times, shapes=shapes, strides=strides, external_id=external if external != NONE else None, row=row)
-    found.sort(key=lambda item: item[:2])
-    return nested(operation for _, _, operation in found)
-
-
-def _rows(*columns: Column) -> Iterator[tuple[int, int, int, int]]:
-    return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
-    """Operations that are sorted by start, parents before their children, with the links between them."""
-    open_by_thread: dict[str, list[HostOperation]] = {}
-    tree = list(operations)
-    for entry in tree:
-        stack = open_by_thread.setdefault(entry.thread, [])
-        while stack and stack[-1].end_seconds <= entry.start_seconds:
-            stack.pop()
-        if stack:
-            entry.parent = stack[-1]
-            stack[-1].children.append(entry)
-        stack.append(entry)
-    return tree
-
-
-def base_seconds(trace: RecordedTrace) -> float:
-    """Unix time in seconds from which the starts of the operations count."""
-    base = trace.metadata.get("baseTimeNanoseconds")
-    return ((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND
-
-
-def lost_count(events: RecordedTrace | KernelTotals) -> int:
-    """How many events or lines could not be read."""
-    return sum(problem.count for problem in events.problems if problem.is_loss)
-
-
-def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float) -> list[Primitive]:
-    """
-    Puts each primitive into the innermost operation that ran it.
-
-    Args:
-        base: From ``base_seconds``.
-
-    Returns:
-        The primitives that ran in no known operation: all of them if the log has no timestamps.
-    """
-    starts = [entry.start_seconds for entry in tree]
-    homeless: list[Primitive] = []
-    for primitive in log.primitives:
-        moment = (primitive.start_seconds or 0.0) - base + _CLOCK_RESOLUTION_SECONDS
-        home = _innermost(tree, starts, moment)
-        (home.primitives if home is not None else homeless).append(primitive)
-    return homeless
-
-
-_CLOCK_RESOLUTION_SECONDS = 1e-6
-"""oneDNN prints microseconds; a primitive never starts within the first microsecond of its operation."""
-
-
-def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
-    index = bisect.bisect_right(starts, moment) - 1
-    around = tree[index].around() if index >= 0 else ()
-    running = (entry for entry in around if entry.end_seconds >= moment)
-    return next((entry for entry in running if _OPERATION.match(entry.name)), None)
 
 
 def summarize_host(
@@ -267,38 +124,6 @@ def summarize_host(
     lack = Lack(part="kernels_of_library", reason=f"conversions within {calls}: no log of its library shows them")
     summary = summarize(kernels, conversions, unread + len(opaque), sources, (*lacks, lack))
     return msgspec.structs.replace(summary, undecided_count=len(opaque), undecided_seconds=seconds)
-
-
-def summarize(
-    kernels: Sequence[Kernel],
-    conversions: Sequence[Conversion],
-    not_understood: int,
-    sources: tuple[SourceKind, ...],
-    lacks: Sequence[Lack],
-) -> KernelSummary:
-    """
-    Counts and sums of a kernel list.
-
-    Args:
-        conversions: The conversions among the kernels, also those that change no layout.
-        not_understood: Number of lines and events that could not be read; conversions of unknown layouts are added.
-    """
-    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
-    real = [conversion for conversion in conversions if conversion.direction != "none"]
-    seconds = sum(kernel.seconds or 0.0 for kernel in kernels)
-    spent = sum(conversion.seconds or 0.0 for conversion in real)
-    return KernelSummary(
-        count=len(kernels),
-        seconds=seconds,
-        conversion_count=len(real),
-        conversion_seconds=spent,
-        share=min(1.0, spent / seconds) if seconds > 0 else None,
-        conversions=tuple(conversions),
-        not_understood_count=not_understood,
-        kernels=tuple(kernels),
-        sources=sources,
-        lacks=tuple(lacks),
-    )
 
 
 def working_seconds(tree: Sequence[HostOperation]) -> float:
@@ -339,7 +164,7 @@ def _may_work(entry: HostOperation) -> bool:
 
 def moves_elements(name: str) -> bool:
     """Whether the operation of this name does more than allocate or describe a tensor."""
-    return _OPERATION.match(name) is not None and name not in _NOT_KERNELS
+    return OPERATION.match(name) is not None and name not in _NOT_KERNELS
 
 
 def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
@@ -389,76 +214,3 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     )
     operations = replace(operations, external=np.arange(1, len(operations) + 1))
     return replace(trace, source="kineto_operations", kernels=kernels, operations=operations)
-
-
-def outermost_name(entry: HostOperation) -> str:
-    """Name of the outermost operation that an operation ran in: the one that the caller asked for."""
-    return [entry.name, *(one.name for one in entry.around() if _OPERATION.match(one.name))][-1]
-
-
-def is_backward(entry: HostOperation) -> bool:
-    """Whether autograd ran an operation."""
-    marks = ("autograd::engine::evaluate_function", "Backward")
-    return any(one.name.startswith(marks[0]) or marks[1] in one.name for one in entry.around())
-
-
-def add_primitive(
-    kernels: list[Kernel],
-    conversions: list[Conversion],
-    item: AnnotatedPrimitive,
-    entry: HostOperation | None,
-    origin_unix: float,
-) -> None:
-    """
-    Puts a primitive into the kernel list, and a reorder among the conversions as well.
-
-    Args:
-        origin_unix: Unix time in seconds from which starts in the list count.
-    """
-    primitive = item.primitive
-    start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
-    joined = entry.joined() if entry is not None else None
-    node = joined.node if joined is not None else None
-    op = entry.name if entry is not None else None
-    is_computed = joined is not None and joined.has_computed_weight and item.tensor == "weight"
-    node_name, graph = (node.name if node is not None else None), (joined.graph if joined is not None else None)
-    kernels.append(
-        Kernel(
-            name=primitive.kind,
-            seconds=primitive.seconds,
-            start_seconds=start if start is not None or entry is None else entry.start_seconds,
-            op=op,
-            library="onednn",
-            problem=primitive.problem,
-            implementation=primitive.implementation,
-            backward=is_backward(entry) if entry is not None else primitive.prop_kind.startswith("backward"),
-            node=node_name,
-            graph=graph,
-        )
-    )
-    if primitive.kind != "reorder":
-        return
-    conversions.append(
-        Conversion(
-            id=f"reorder {len(conversions)}",
-            owner="library",
-            kernel=f"reorder {primitive.implementation}",
-            node=node_name,
-            op=op,
-            location=node.location if node is not None else None,
-            module=node.module if node is not None else None,
-            source=item.source,
-            target=item.target,
-            direction=item.direction,
-            tensor="activation" if is_computed else item.tensor,
-            seconds=primitive.seconds,
-            bytes_moved=item.bytes_moved,
-            start_seconds=start,
-            dtype=item.dtype,
-            graph=graph,
-            port=item.port if joined is not None else None,
-            cause=f"{op} runs in a format of its own" if node is not None else None,
-            required_by=(node.name,) if node is not None else (),
-            seconds_source="measured",
-        )
-    )

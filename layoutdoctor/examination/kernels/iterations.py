@@ -10,13 +10,15 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives, working_seconds
+from layoutdoctor.examination.kernels.host import working_seconds
+from layoutdoctor.examination.kernels.operations import base_seconds, operation_tree
+from layoutdoctor.examination.kernels.placing import place_primitives
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from layoutdoctor.examination.kernels.host import HostOperation
+    from layoutdoctor.examination.kernels.operations import HostOperation
     from layoutdoctor.recording.onednn import OnednnLog
     from layoutdoctor.recording.recording import Iteration, RecordedTrace
     from layoutdoctor.units import Seconds

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
-from layoutdoctor.examination.applying import compile_words
-from layoutdoctor.examination.choice import (
+from layoutdoctor.examination.advice.applying import compile_words
+from layoutdoctor.examination.advice.choice import (
     EQUALITY,
     FEWEST_STARTS,
     eligible_names,
@@ -21,7 +21,7 @@ from layoutdoctor.examination.choice import (
     times_less_exact,
     wrong_baseline,
 )
-from layoutdoctor.examination.costs import convolution_count, irrelevance
+from layoutdoctor.examination.counts import convolution_count, irrelevance
 from layoutdoctor.reports.sections.account import conversions_sentence, decision_sentence, why_sentence
 from layoutdoctor.reports.sections.rows import error_cell, tensors_in_short
 from layoutdoctor.reports.sections.wording import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import SourceLocation
-from layoutdoctor.examination.costs import all_conversions_of, counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.counts import all_conversions_of, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.applying import compile_words
-from layoutdoctor.examination.choice import times_less_exact
-from layoutdoctor.examination.costs import count_by_tensor, counted_conversions
+from layoutdoctor.examination.advice.applying import compile_words
+from layoutdoctor.examination.advice.choice import times_less_exact
+from layoutdoctor.examination.counts import count_by_tensor, counted_conversions
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from layoutdoctor.examination.costs import (
+from layoutdoctor.examination.counts import (
     all_conversions_of,
     count_by_tensor,
     counted_conversions,

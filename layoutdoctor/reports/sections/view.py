@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
 from layoutdoctor.reports.sections.answer import Answer, build_answer, situation_of
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, build_tables, format_interval

@@ -19,7 +19,7 @@ from layoutdoctor.capture.retarget_device import (
     pretended_device,
     python_tensor_methods,
 )
-from layoutdoctor.diagnosis.configurations import TARGETS, find_target
+from layoutdoctor.diagnosis.gpus import TARGETS, find_target
 
 if TYPE_CHECKING:
     import pytest

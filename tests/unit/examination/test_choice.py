@@ -20,8 +20,8 @@ from loops import for_each
 from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.examination.applying import Call, how_to_apply
-from layoutdoctor.examination.choice import (
+from layoutdoctor.examination.advice.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.choice import (
     compare,
     contenders,
     demands,

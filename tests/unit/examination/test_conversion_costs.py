@@ -6,7 +6,7 @@ import pytest
 from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous
 from loops import for_each
 
-from layoutdoctor.examination.costs import with_bandwidth_shares, with_costs
+from layoutdoctor.examination.graphs.costs import with_bandwidth_shares, with_costs
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion

@@ -9,7 +9,7 @@ from recorded_builders import FORWARD, TO_NHWC, Recorder
 from layoutdoctor.examination.graphs.join import align_eager, join_eager
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.device import summarize_device
-from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.kernels.operations import operation_tree
 from layoutdoctor.examination.kernels.shapes import cudnn_grid
 
 IMAGE, WEIGHT = (4, 8, 32, 32), (48, 8, 3, 3)

@@ -9,7 +9,7 @@ from builders import a_graph, a_location, a_node, a_placeholder, channels_last, 
 from loops import for_each
 
 from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
-from layoutdoctor.examination.kernels.host import HostOperation, nested
+from layoutdoctor.examination.kernels.operations import HostOperation, nested
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from recorded_builders import FORWARD, POINTWISE, Recorder, logged
 
-from layoutdoctor.examination.kernels.host import operation_tree
 from layoutdoctor.examination.kernels.iterations import Shares
+from layoutdoctor.examination.kernels.operations import operation_tree
 from layoutdoctor.recording.onednn import read_onednn_log
 from layoutdoctor.recording.recording import Iteration
 

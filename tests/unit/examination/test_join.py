@@ -11,7 +11,7 @@ from layoutdoctor.examination.graphs.join import (
     join_eager,
     scheduled_convolutions,
 )
-from layoutdoctor.examination.kernels.host import HostOperation, nested
+from layoutdoctor.examination.kernels.operations import HostOperation, nested
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Graph

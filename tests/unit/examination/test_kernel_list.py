@@ -8,13 +8,9 @@ from loops import for_each
 from recorded_builders import LOGGED_SECONDS as BASE
 from recorded_builders import Recorder, logged
 
-from layoutdoctor.examination.kernels.host import (
-    HostOperation,
-    nested,
-    operation_tree,
-    place_primitives,
-    summarize_host,
-)
+from layoutdoctor.examination.kernels.host import summarize_host
+from layoutdoctor.examination.kernels.operations import HostOperation, nested, operation_tree
+from layoutdoctor.examination.kernels.placing import place_primitives
 from layoutdoctor.recording.onednn import OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Problem
 

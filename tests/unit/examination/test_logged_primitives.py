@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from recorded_builders import logged
 
-from layoutdoctor.examination.kernels.summaries import summarize_log
+from layoutdoctor.examination.kernels.logs import summarize_log
 from layoutdoctor.recording.onednn import read_onednn_log
 
 if TYPE_CHECKING:

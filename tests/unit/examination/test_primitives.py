@@ -7,7 +7,8 @@ import torch
 from loops import for_each
 from recorded_builders import logged
 
-from layoutdoctor.examination.kernels.host import base_seconds, operation_tree, place_primitives
+from layoutdoctor.examination.kernels.operations import base_seconds, operation_tree
+from layoutdoctor.examination.kernels.placing import place_primitives
 from layoutdoctor.examination.kernels.primitives import annotate_sequence
 from layoutdoctor.measure.profiling import Recorder
 from layoutdoctor.recording.onednn import read_onednn_log

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, Comparison
-from layoutdoctor.examination.choice import (
+from layoutdoctor.examination.advice.choice import (
     COVERAGE,
     call_seconds,
     interval_over_rounds,

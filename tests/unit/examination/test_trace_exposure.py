@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_builders import GEMM, TO_NHWC, Recorder
 
-from layoutdoctor.examination.kernels.summaries import exposed_nanoseconds
+from layoutdoctor.examination.kernels.waiting import exposed_nanoseconds
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from recorded_builders import FORWARD, GEMM, TO_NCHW, TO_NHWC
 
-from layoutdoctor.examination.kernels.summaries import summarize_table
+from layoutdoctor.examination.kernels.tables import summarize_table
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals
 
 if TYPE_CHECKING:

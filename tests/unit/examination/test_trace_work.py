@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from loops import for_each
 from recorded_builders import FORWARD, GEMM, POINTWISE, STRIDED_COPY, TO_NHWC, Recorder
 
-from layoutdoctor.examination.costs import of_convolutions
+from layoutdoctor.examination.counts import of_convolutions
 from layoutdoctor.examination.kernels.conversions import examine_recorded
-from layoutdoctor.examination.kernels.summaries import summarize_table
+from layoutdoctor.examination.kernels.tables import summarize_table
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals
 
 if TYPE_CHECKING:

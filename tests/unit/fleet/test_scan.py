@@ -20,7 +20,7 @@ import layoutdoctor
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.fleet import examining
 from layoutdoctor.fleet.examining import examine_source
 from layoutdoctor.fleet.scanning import parquet_file, scan

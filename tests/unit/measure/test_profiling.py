@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layoutdoctor.examination.kernels.host import operation_tree
+from layoutdoctor.examination.kernels.operations import operation_tree
 from layoutdoctor.measure import profiling
 from layoutdoctor.measure.profiling import (
     Recorder,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from loops import for_each
 
-from layoutdoctor.examination.kernels.summaries import summarize_log
+from layoutdoctor.examination.kernels.logs import summarize_log
 from layoutdoctor.recording.onednn import Primitive, read_onednn_log
 
 REORDER = (

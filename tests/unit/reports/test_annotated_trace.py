@@ -14,7 +14,7 @@ import pytest
 import reviewed
 
 from layoutdoctor.__main__ import main
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.privacy.scrubbing import rewrite_record
 from layoutdoctor.reports.annotated_trace import OWN_PROCESS, write_annotated_trace
 from layoutdoctor.run.recorded import examine_trace

@@ -26,7 +26,7 @@ from reproducer_builders import BUILTIN
 
 from layoutdoctor.diagnosis.answer import WithoutFreezing
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.examination.costs import counted_conversions
+from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.reports import FORMATS, render
 from layoutdoctor.reports.sections.view import build_view
 from layoutdoctor.words import name_in_words

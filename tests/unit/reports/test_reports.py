@@ -35,7 +35,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Trial
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.costs import conversion_share
+from layoutdoctor.examination.counts import conversion_share
 from layoutdoctor.reports import format_of_suffix, render
 from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.answer import build_answer

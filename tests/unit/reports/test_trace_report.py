@@ -20,11 +20,7 @@ from golden.stories import STORIES
 from trace_builders import a_waiting, to_channels_last, to_contiguous
 
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.examination.costs import (
-    conversion_share,
-    convolution_count,
-    irrelevance,
-)
+from layoutdoctor.examination.counts import conversion_share, convolution_count, irrelevance
 from layoutdoctor.reports import render
 from layoutdoctor.reports.markdown import markdown_parts
 from layoutdoctor.reports.sections.rows import MOST_PLACES

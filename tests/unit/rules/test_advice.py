@@ -33,7 +33,7 @@ from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER, A
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.subject import Configuration, Cure
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.examination.choice import demands
+from layoutdoctor.examination.advice.choice import demands
 from layoutdoctor.rules import Rule, evidence, run_rules
 from layoutdoctor.rules.advice import Times, advised, other_cure, severity_of_loss, use_faster, use_instead
 from layoutdoctor.rules.ld205_input_format import LD205

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.run.operations import Operations
 from layoutdoctor.subjects.prepare import apply_input_format, compile_for
 from layoutdoctor.subjects.subject import call_of, subject_from_python

@@ -19,7 +19,7 @@ from torch.export import Dim
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.applying import how_to_apply
+from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.subjects.copies import copy_model
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.subject import call_of, describe, set_mode

@@ -8,7 +8,8 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import nn
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor, compiled_with
+from layoutdoctor.diagnosis.compile_arguments import compiled_with
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key

@@ -10,7 +10,7 @@ from torch import nn
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.applying import Call, how_to_apply
 from layoutdoctor.subjects.copies import device_of
 from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, subject_from_python
 

@@ -18,7 +18,7 @@ from loops import for_each
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
-from layoutdoctor.examination.applying import Call
+from layoutdoctor.examination.advice.applying import Call
 from layoutdoctor.workers import launcher as module
 from layoutdoctor.workers.launcher import Host, Launcher, LostError, Process
 from layoutdoctor.workers.messages import (

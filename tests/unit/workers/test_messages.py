@@ -14,7 +14,7 @@ from recorded_builders import a_recording
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.examination.applying import Call
+from layoutdoctor.examination.advice.applying import Call
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.workers.messages import (
     STATUS_FORKED,

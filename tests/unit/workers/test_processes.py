@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layoutdoctor.workers.processes import short_waits
+from layoutdoctor.workers.settling import short_waits
 
 
 @pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])

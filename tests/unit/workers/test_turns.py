@@ -12,7 +12,7 @@ from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.examination.choice import ratio_of
+from layoutdoctor.examination.advice.choice import ratio_of
 from layoutdoctor.workers import turns
 from layoutdoctor.workers.turns import (
     LoadMeter,

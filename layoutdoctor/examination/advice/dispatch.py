@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.applying import compile_words
+from layoutdoctor.examination.advice.applying import compile_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,8 @@ import msgspec
 from layoutdoctor.diagnosis.answer import FASTER, SLOWER
 from layoutdoctor.diagnosis.policy import Case, Policy
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.choice import eligible_names
-from layoutdoctor.examination.dispatch import lines_by_shape
+from layoutdoctor.examination.advice.choice import eligible_names
+from layoutdoctor.examination.advice.dispatch import lines_by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

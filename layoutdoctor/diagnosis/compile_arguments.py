@@ -1,0 +1,98 @@
+"""The arguments of ``torch.compile`` that a user compiles with today, and a configuration under them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
+from layoutdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.subject import Configuration
+
+    pass
+
+COMPILE_ARGUMENTS = ("mode", "dynamic", "fullgraph")
+"""Of ``torch.compile``, beside ``options``."""
+
+
+def read_compile_arguments(text: str) -> dict[str, Any]:
+    """
+    Arguments of ``torch.compile`` as they stand between its brackets: ``'mode="reduce-overhead", dynamic=True'``.
+
+    Raises:
+        UsageError: They are no keyword arguments with constants, or not those that can be kept while layouts change.
+    """
+    try:
+        given = {one.arg: ast.literal_eval(one.value) for one in _keywords(text)}
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise UsageError(
+            f"cannot compile with {text!r}: expected keyword arguments of torch.compile with constants, "
+            """such as 'mode="reduce-overhead", dynamic=True'"""
+        ) from error
+    return check_compile_arguments({name: value for name, value in given.items() if name is not None})
+
+
+def _keywords(text: str) -> list[ast.keyword]:
+    """The arguments of a call with nothing but keywords, each with its name; raises ValueError for anything else."""
+    call = ast.parse(f"torch.compile({text})", mode="eval").body
+    if not isinstance(call, ast.Call) or call.args or not call.keywords or None in [one.arg for one in call.keywords]:
+        raise ValueError(text)
+    return call.keywords
+
+
+def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The arguments, without those that say what torch.compile does anyway; their values are for torch to check.
+
+    Raises:
+        UsageError: One cannot be kept while layouts change.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"cannot compile with {given!r}: expected arguments of torch.compile by name")
+    kept = {name: value for name, value in given.items() if (name, value) != ("backend", "inductor")}
+    wrong = [name for name in kept if name not in (*COMPILE_ARGUMENTS, "options")]
+    if wrong:
+        raise UsageError(
+            f"cannot compile with {wrong[0]}={kept[wrong[0]]!r}: expected {', '.join(COMPILE_ARGUMENTS)} or options of "
+            "the backend inductor, whose layouts are diagnosed"
+        )
+    options = {} if kept.get("options") is None else kept["options"]
+    if not isinstance(options, Mapping):
+        raise UsageError(f"cannot compile with options={options!r}: expected options by name, such as max_autotune")
+    for name, value in {**kept, **options}.items():
+        if name != "options" and not is_constant(value):
+            raise UsageError(f"cannot compile with {name}={value!r}: expected a number, a string, True, False or None")
+    refused = next((item for item in options.items() if not may_be_set(*item)), None)
+    if refused is not None:
+        raise UsageError(f"cannot compile with options={dict([refused])!r}: expected {EXPECTED}")
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def is_constant(value: object) -> bool:
+    """Whether it can be kept in a record as an option."""
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Configuration:
+    """
+    A configuration compiled as the user compiles, in all that it does not decide itself.
+
+    Args:
+        given: As from ``check_compile_arguments``.
+    """
+    if configuration.backend != "inductor":
+        return configuration
+    decides = configuration.layout_optimization != "default"
+    own = ("freezing", *(("layout_optimization", "force_layout_optimization") if decides else ()))
+    options = {name: value for name, value in given.get("options", {}).items() if name not in own}
+    arguments = {name: value for name, value in given.items() if name != "options"}
+    return msgspec.structs.replace(
+        configuration,
+        compile_arguments={**configuration.compile_arguments, **arguments},
+        inductor_options={**options, **configuration.inductor_options},
+    )

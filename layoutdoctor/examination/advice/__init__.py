@@ -1,0 +1,1 @@
+"""The configuration to use, and the lines to paste that apply it."""

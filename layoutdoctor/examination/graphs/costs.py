@@ -1,0 +1,119 @@
+"""The times and bytes of the conversions in compiled graphs, from the kernels that ran them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.conversions import tensor_bytes
+from layoutdoctor.units import sum_if_all_known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.graph import Buffer, Graph
+    from layoutdoctor.diagnosis.kernel import Kernel
+
+
+def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
+    """
+    The compiled graphs of a trial, with the costs of their conversions.
+
+    Args:
+        bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
+    """
+    found = []
+    for graph, launches, numbers in launches_that_ran(graphs, kernels):
+        ran: dict[int, list[float | None]] = defaultdict(list)
+        for position, launch in numbers.items():
+            ran[launch].append(kernels[position].seconds)
+        sums = {launch: sum_if_all_known(*times) for launch, times in ran.items()}
+        # A graph may have run several times: the mean time counts.
+        seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
+        flow = BufferGraph(graph)
+        conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
+        found.append(msgspec.structs.replace(graph, conversions=with_bandwidth_shares(conversions, bandwidth)))
+    return tuple(found)
+
+
+def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
+    """The conversions, with the share of the copy bandwidth that each one reaches if its time was measured."""
+    return tuple(
+        msgspec.structs.replace(conversion, bandwidth_share=conversion.bytes_moved / conversion.seconds / bandwidth)
+        if bandwidth
+        and conversion.seconds
+        and conversion.seconds_source == "measured"
+        and conversion.bytes_moved is not None
+        else conversion
+        for conversion in conversions
+    )
+
+
+def launches_that_ran(
+    graphs: Sequence[Graph], kernels: Sequence[Kernel]
+) -> Iterator[tuple[Graph, dict[int, list[Buffer]], dict[int, int]]]:
+    """
+    Matches the generated kernels of a kernel list with the launches of the graphs.
+
+    A kernel whose graph is not known is matched if only one graph has a kernel of its name.
+
+    Yields:
+        Each graph; by launch number, the buffers that the launch writes; by position in the kernel list, the launch
+        number. Kernels of a name are left out if their count is no multiple of the graph's launches of this name.
+    """
+    owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
+    for graph in graphs:
+        launches: dict[int, list[Buffer]] = defaultdict(list)
+        for buffer in graph.buffers:
+            if buffer.launch is not None and not buffer.is_removed:
+                launches[buffer.launch].append(buffer)
+        order: dict[str, list[int]] = defaultdict(list)
+        for launch, buffers in sorted(launches.items()):
+            order[str(buffers[0].kernel)].append(launch)
+        ran: dict[str, list[int]] = defaultdict(list)
+        for position, kernel in enumerate(kernels):
+            is_own = kernel.graph == graph.name or (kernel.graph is None and owners[kernel.name] < 2)
+            if kernel.library == "inductor" and is_own:
+                ran[kernel.name].append(position)
+        yield (
+            graph,
+            launches,
+            {
+                position: numbers[turn % len(numbers)]
+                for name, numbers in order.items()
+                if len(ran[name]) % len(numbers) == 0  # the graph may have run several times
+                for turn, position in enumerate(ran[name])
+            },
+        )
+
+
+def _with_cost(
+    flow: BufferGraph,
+    conversion: Conversion,
+    launches: dict[int, list[Buffer]],
+    seconds: dict[int, float],
+    bandwidth: float | None,
+) -> Conversion:
+    buffer = flow.buffers.get(str(conversion.value))
+    if buffer is None:
+        return conversion
+    launch = buffer.launch
+    if launch is not None and launch in seconds and not flow.is_fused(buffer):
+        share = _share(buffer, launches[launch])
+        if share is not None:
+            return msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
+    if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
+        estimate = conversion.bytes_moved / bandwidth
+        return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")
+    return conversion
+
+
+def _share(buffer: Buffer, together: Sequence[Buffer]) -> float | None:
+    sizes = [tensor_bytes(other.layout, other.dtype) for other in together]
+    own = tensor_bytes(buffer.layout, buffer.dtype)
+    known = [size for size in sizes if size is not None]
+    return None if own is None or len(known) < len(sizes) or not sum(known) else own / sum(known)

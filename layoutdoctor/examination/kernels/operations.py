@@ -1,0 +1,155 @@
+"""The tree of operations that a profiler recorded on the host, and what their names say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from layoutdoctor.examination.kernels.shapes import parse_shapes
+from layoutdoctor.units import NANOSECONDS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.examination.kernels.shapes import Shape
+    from layoutdoctor.recording.onednn import Primitive
+    from layoutdoctor.recording.recording import Column, RecordedTrace
+
+GRAPH_CALL = "## Call CompiledFxGraph"
+"""The beginning of the range around each call of a compiled graph; its key in the cache follows."""
+
+
+COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
+"""Beginnings of the ranges around compiled code; the compile id, or the key in the cache, follows."""
+
+
+GENERATED_PREFIX = "layoutdoctor::"
+"""Annotated ranges around generated kernels are called ``layoutdoctor::<graph>::<kernel>``."""
+
+
+_NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|symm_mem"
+
+
+OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
+"""Names of any library's operators, such as ``mkl::_mkl_linear``, but not of ranges of autograd or the profiler."""
+
+
+@dataclass(eq=False)
+class HostOperation:
+    """
+    One operation or annotated range on the host, with its place in the call tree.
+
+    Attributes:
+        start_seconds: Since the trace's base time, so that small differences keep their precision.
+        seconds: Duration, children included.
+        shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
+        external_id: The External id, by which device kernels refer to it.
+        row: Its row among the trace's operations; None for an annotated range (``record_function``).
+        parent: The operation it was called from, on the same thread.
+        primitives: oneDNN primitives that ran in it and in none of its children.
+        node: The graph node that it ran, if that is certain.
+        graph: Name of the node's graph, or of the compiled graph if this is its call.
+        has_computed_weight: For a convolution: whether its weight is no parameter, but computed in the call.
+    """
+
+    name: str
+    start_seconds: float
+    seconds: float
+    thread: str
+    shapes: tuple[Shape, ...] = ()
+    strides: tuple[Shape, ...] = ()
+    external_id: int | None = None
+    row: int | None = None
+    parent: HostOperation | None = None
+    children: list[HostOperation] = field(default_factory=list)
+    primitives: list[Primitive] = field(default_factory=list)
+    node: FxNode | None = None
+    graph: str | None = None
+    has_computed_weight: bool = False
+
+    @property
+    def end_seconds(self) -> float:
+        """Its end, since the trace's base time."""
+        return self.start_seconds + self.seconds
+
+    @property
+    def self_seconds(self) -> float:
+        """Its duration without its children's."""
+        return max(0.0, self.seconds - sum(child.seconds for child in self.children))
+
+    def around(self) -> Iterator[HostOperation]:
+        """This operation and those around it, from the inside out."""
+        here: HostOperation | None = self
+        while here is not None:
+            yield here
+            here = here.parent
+
+    def joined(self) -> HostOperation | None:
+        """This operation, or the nearest one around it, whose graph node is known."""
+        return next((entry for entry in self.around() if entry.node is not None), None)
+
+    def home(self) -> str | None:
+        """Name of the graph that it ran in, if that is certain."""
+        return next((entry.graph for entry in self.around() if entry.graph is not None), None)
+
+
+def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
+    """The operations and annotated ranges of a trace with their nesting, sorted by start."""
+    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
+
+    sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
+    ranges, own = trace.annotations, trace.operations
+    # Sorted by nanoseconds, longer events first: of two that start together, the longer one is the parent.
+    found: list[tuple[int, int, HostOperation]] = []
+
+    def add(name: int, start: int, duration: int, thread: int, **more: Any) -> None:
+        seconds, moment = duration / NANOSECONDS_PER_SECOND, start / NANOSECONDS_PER_SECOND
+        operation = HostOperation(trace.names[name], moment, seconds, " ".join(trace.threads[thread]), **more)
+        found.append((start, -duration, operation))
+
+    for times in _rows(ranges.name, ranges.start, ranges.duration, ranges.thread):
+        add(*times)
+    for row, times in enumerate(_rows(own.name, own.start, own.duration, own.thread)):
+        external, arguments = int(own.external[row]), int(own.arguments[row])
+        shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
+        add(*times, shapes=shapes, strides=strides, external_id=external if external != NONE else None, row=row)
+    found.sort(key=lambda item: item[:2])
+    return nested(operation for _, _, operation in found)
+
+
+def _rows(*columns: Column) -> Iterator[tuple[int, int, int, int]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
+    """Operations that are sorted by start, parents before their children, with the links between them."""
+    open_by_thread: dict[str, list[HostOperation]] = {}
+    tree = list(operations)
+    for entry in tree:
+        stack = open_by_thread.setdefault(entry.thread, [])
+        while stack and stack[-1].end_seconds <= entry.start_seconds:
+            stack.pop()
+        if stack:
+            entry.parent = stack[-1]
+            stack[-1].children.append(entry)
+        stack.append(entry)
+    return tree
+
+
+def base_seconds(trace: RecordedTrace) -> float:
+    """Unix time in seconds from which the starts of the operations count."""
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return ((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND
+
+
+def outermost_name(entry: HostOperation) -> str:
+    """Name of the outermost operation that an operation ran in: the one that the caller asked for."""
+    return [entry.name, *(one.name for one in entry.around() if OPERATION.match(one.name))][-1]
+
+
+def is_backward(entry: HostOperation) -> bool:
+    """Whether autograd ran an operation."""
+    marks = ("autograd::engine::evaluate_function", "Backward")
+    return any(one.name.startswith(marks[0]) or marks[1] in one.name for one in entry.around())

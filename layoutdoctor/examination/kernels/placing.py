@@ -1,0 +1,108 @@
+"""oneDNN's primitives: the operations that ran them, and their entries in the kernel list."""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.kernel import Kernel
+from layoutdoctor.examination.kernels.operations import OPERATION, HostOperation, is_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
+    from layoutdoctor.recording.onednn import OnednnLog, Primitive
+
+
+def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float) -> list[Primitive]:
+    """
+    Puts each primitive into the innermost operation that ran it.
+
+    Args:
+        base: From ``base_seconds``.
+
+    Returns:
+        The primitives that ran in no known operation: all of them if the log has no timestamps.
+    """
+    starts = [entry.start_seconds for entry in tree]
+    homeless: list[Primitive] = []
+    for primitive in log.primitives:
+        moment = (primitive.start_seconds or 0.0) - base + _CLOCK_RESOLUTION_SECONDS
+        home = _innermost(tree, starts, moment)
+        (home.primitives if home is not None else homeless).append(primitive)
+    return homeless
+
+
+_CLOCK_RESOLUTION_SECONDS = 1e-6
+"""oneDNN prints microseconds; a primitive never starts within the first microsecond of its operation."""
+
+
+def _innermost(tree: Sequence[HostOperation], starts: Sequence[float], moment: float) -> HostOperation | None:
+    index = bisect.bisect_right(starts, moment) - 1
+    around = tree[index].around() if index >= 0 else ()
+    running = (entry for entry in around if entry.end_seconds >= moment)
+    return next((entry for entry in running if OPERATION.match(entry.name)), None)
+
+
+def add_primitive(
+    kernels: list[Kernel],
+    conversions: list[Conversion],
+    item: AnnotatedPrimitive,
+    entry: HostOperation | None,
+    origin_unix: float,
+) -> None:
+    """
+    Puts a primitive into the kernel list, and a reorder among the conversions as well.
+
+    Args:
+        origin_unix: Unix time in seconds from which starts in the list count.
+    """
+    primitive = item.primitive
+    start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
+    joined = entry.joined() if entry is not None else None
+    node = joined.node if joined is not None else None
+    op = entry.name if entry is not None else None
+    is_computed = joined is not None and joined.has_computed_weight and item.tensor == "weight"
+    node_name, graph = (node.name if node is not None else None), (joined.graph if joined is not None else None)
+    kernels.append(
+        Kernel(
+            name=primitive.kind,
+            seconds=primitive.seconds,
+            start_seconds=start if start is not None or entry is None else entry.start_seconds,
+            op=op,
+            library="onednn",
+            problem=primitive.problem,
+            implementation=primitive.implementation,
+            backward=is_backward(entry) if entry is not None else primitive.prop_kind.startswith("backward"),
+            node=node_name,
+            graph=graph,
+        )
+    )
+    if primitive.kind != "reorder":
+        return
+    conversions.append(
+        Conversion(
+            id=f"reorder {len(conversions)}",
+            owner="library",
+            kernel=f"reorder {primitive.implementation}",
+            node=node_name,
+            op=op,
+            location=node.location if node is not None else None,
+            module=node.module if node is not None else None,
+            source=item.source,
+            target=item.target,
+            direction=item.direction,
+            tensor="activation" if is_computed else item.tensor,
+            seconds=primitive.seconds,
+            bytes_moved=item.bytes_moved,
+            start_seconds=start,
+            dtype=item.dtype,
+            graph=graph,
+            port=item.port if joined is not None else None,
+            cause=f"{op} runs in a format of its own" if node is not None else None,
+            required_by=(node.name,) if node is not None else (),
+            seconds_source="measured",
+        )
+    )

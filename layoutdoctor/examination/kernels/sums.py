@@ -1,0 +1,52 @@
+"""Counts and sums of a kernel list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from layoutdoctor.diagnosis.conversion import Conversion
+    from layoutdoctor.diagnosis.kernel import SourceKind
+    from layoutdoctor.diagnosis.lack import Lack
+    from layoutdoctor.recording.recording import KernelTotals, RecordedTrace
+
+
+def lost_count(events: RecordedTrace | KernelTotals) -> int:
+    """How many events or lines could not be read."""
+    return sum(problem.count for problem in events.problems if problem.is_loss)
+
+
+def summarize(
+    kernels: Sequence[Kernel],
+    conversions: Sequence[Conversion],
+    not_understood: int,
+    sources: tuple[SourceKind, ...],
+    lacks: Sequence[Lack],
+) -> KernelSummary:
+    """
+    Counts and sums of a kernel list.
+
+    Args:
+        conversions: The conversions among the kernels, also those that change no layout.
+        not_understood: Number of lines and events that could not be read; conversions of unknown layouts are added.
+    """
+    not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)
+    real = [conversion for conversion in conversions if conversion.direction != "none"]
+    seconds = sum(kernel.seconds or 0.0 for kernel in kernels)
+    spent = sum(conversion.seconds or 0.0 for conversion in real)
+    return KernelSummary(
+        count=len(kernels),
+        seconds=seconds,
+        conversion_count=len(real),
+        conversion_seconds=spent,
+        share=min(1.0, spent / seconds) if seconds > 0 else None,
+        conversions=tuple(conversions),
+        not_understood_count=not_understood,
+        kernels=tuple(kernels),
+        sources=sources,
+        lacks=tuple(lacks),
+    )

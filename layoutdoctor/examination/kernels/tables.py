@@ -1,0 +1,196 @@
+"""A table of kernel totals as a kernel list."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis.kernel import KernelSummary, Total
+from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.examination.kernels.attribution import is_convolution
+from layoutdoctor.examination.kernels.evidence import kernel_class
+from layoutdoctor.examination.kernels.host import moves_elements
+from layoutdoctor.examination.kernels.mangled import demangled
+from layoutdoctor.examination.kernels.names import (
+    GENERATED_POINTWISE,
+    dtypes_of,
+    work_of,
+)
+from layoutdoctor.examination.kernels.sums import lost_count
+from layoutdoctor.examination.kernels.totals import added_up, work_by_kind
+from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
+from layoutdoctor.words import count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from layoutdoctor.diagnosis.kernel import TotalKind
+    from layoutdoctor.recording.recording import KernelTotal, KernelTotals
+
+
+def summarize_table(table: KernelTotals) -> KernelSummary:
+    """The kernel list of a table of totals; each conversion in it is one row of the table, with all its launches."""
+    of_operations = table.source == "operation_averages"
+    rows = [
+        replace(row, name=demangled(row.name)) for row in table.rows if not of_operations or moves_elements(row.name)
+    ]
+    conversions = [_conversion(number, row) for number, row in enumerate(rows)]
+    converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
+    copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
+    unclear = [row.name if row.name == copies or kernel_class(row.name).role in _UNCLEAR else None for row in rows]
+    work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
+    count, listed_seconds = _sums(rows)
+    unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
+    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then convolutions may be missing in the table
+    seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
+    conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
+    undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
+    copied = _cut_copies(table)
+    convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
+    spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
+    called: dict[TotalKind, Sequence[str | None]] = {
+        "kernel": [row.name for row in rows],
+        "operation": [row.operation for row in rows],
+        "possible": unclear,
+        **work_by_kind(zip(work, map(_is_of_a_convolution, rows), strict=True)),
+    }
+    return KernelSummary(
+        count=count,
+        seconds=seconds,
+        conversion_count=conversion_count,
+        conversion_seconds=conversion_seconds,
+        share=min(1.0, conversion_seconds / seconds) if seconds else None,
+        conversions=tuple(conversion for conversion in conversions if conversion is not None),
+        not_understood_count=lost_count(table),
+        undecided_count=undecided_count + sum(total.count for total in copied),
+        undecided_seconds=undecided_seconds + sum(total.seconds for total in copied),
+        sources=("totals_table", table.source),
+        lacks=tuple(_lacks(table, listed_seconds, unlisted if is_cut else 0.0)),
+        convolution_count=None if of_operations or is_cut else convolution_count,
+        convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
+        totals=added_up(called, spent) + copied,
+    )
+
+
+def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
+    """Launches of some rows, and their seconds."""
+    known = list(rows)
+    return sum(row.count for row in known), sum(row.nanoseconds for row in known) / NANOSECONDS_PER_SECOND
+
+
+def _cut_copies(table: KernelTotals) -> tuple[Total, ...]:
+    """Eager copies among kernels whose names are cut before they say so: no more than the operation that runs them."""
+    cut, copies = _sums(row for row in table.rows if _CUT_COPY.match(row.name)), table.copies
+    if copies is None or not cut[0]:
+        return ()
+    (count, seconds) = map(min, zip(cut, _sums([copies]), strict=True))
+    return (Total(kind="possible", name=copies.name, count=int(count), seconds=seconds),)
+
+
+_CUT_COPY = re.compile(
+    r"(?:void )?at::native::(?:\w{1,20}::)?(?:unrolled_)?elementwise_kernel.{0,30}(?:\.\.\.|\u2026)$"
+)
+
+
+_REORDERS_WEIGHTS = re.compile(r"aten::mkldnn_reorder_conv[23]d_weight|mkldnn::_reorder_\w+_weight")
+
+
+_UNCLEAR = ("possible", "strided_copy")
+
+
+_COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
+"""Operations that may convert a layout. The later ones call the first, so only the first one in the table counts."""
+
+
+def _conversion(number: int, row: KernelTotal) -> Conversion | None:
+    own = kernel_class(row.name)
+    of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
+    if not of_weights and own.role not in ("conversion", "padding"):
+        return None
+    dtypes = dtypes_of(row.name)
+    return Conversion(
+        id=f"conversion {number}",
+        owner="library",
+        kernel=row.name,
+        node=None,
+        op=row.operation,
+        location=None,
+        module=None,
+        source=None,
+        target=None,
+        direction="to_blocked" if of_weights else own.direction,
+        tensor="weight" if of_weights else "unknown",
+        seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
+        bytes_moved=None,
+        dtype=dtypes[0] if dtypes else None,
+        target_dtype=dtypes[1] if dtypes and dtypes[1] != dtypes[0] else None,
+        seconds_source="measured",
+        count=row.count,
+    )
+
+
+def _is_of_a_convolution(row: KernelTotal) -> bool:
+    """Whether a row ran for a convolution, by the operation that the table names, or else by the kernel's name."""
+    if row.operation is not None and row.operation.startswith("aten::"):
+        return is_convolution(row.operation)
+    own = kernel_class(row.name)
+    return own.is_main or own.is_helper or own.role in ("conversion", "padding")
+
+
+def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[Lack]:
+    of_operations = table.source == "operation_averages"
+    if of_operations and not table.rows:
+        reason = "the table has times of the host alone: kernels were not recorded (ProfilerActivity.CUDA)"
+        yield Lack(part="kernels", reason=reason)
+        return
+    if of_operations and table.device == "cpu":
+        reason = "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a table"
+        yield Lack(part="kernels_of_library", reason=reason)
+    elif of_operations:
+        reason = (
+            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
+            'sort_by="self_cuda_time_total" puts them first'
+        )
+        yield Lack(part="kernels_of_library", reason=reason)
+    if table.is_nested:
+        reason = "times of operations include those of the ones that they called, so they have no sum"
+        yield Lack(part="times", reason=reason)
+    elif unlisted_seconds and table.rows:
+        listed, whole = format_seconds(listed_seconds), format_seconds(listed_seconds + unlisted_seconds)
+        ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
+        reason = (
+            f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
+            "(row_limit=-1 lists all)"
+        )
+        yield Lack(part="rows", reason=reason)
+    if not table.rows:
+        yield Lack(part="rows", reason="the table has no kernels, so nothing can be said of conversions")
+        return
+    reason = (
+        "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
+        "torch.profiler (export_chrome_trace) does"
+    )
+    yield Lack(part="order", reason=reason)
+    count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))
+    if count:
+        reason = (
+            f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
+            "no launch grids"
+        )
+        yield Lack(part="block_sizes", reason=reason)
+    cut = sum(row.name.endswith(("...", "…")) for row in table.rows)
+    if cut and not of_operations:
+        reason = (
+            f"{count_of(cut, 'name is', 'names are')} cut short, so kernels are known by their beginning only"
+            f"{_WHOLE_NAMES if table.source == 'key_averages' else ''}"
+        )
+        yield Lack(part="kernel_names", reason=reason)
+
+
+_WHOLE_NAMES = " (max_name_column_width=None prints them whole)"
+
+
+_MOST_UNLISTED = 0.01
+"""As a share of the listed time; a smaller difference comes from rounding."""

@@ -1,0 +1,64 @@
+"""How a process ended, and what it was doing: from its exit code and what it printed."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+_SIGNAL_WORDS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "floating-point exception",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGKILL: "killed, as the system does when memory runs out",
+    signal.SIGXCPU: "its limit of processor time was reached",
+}
+
+
+_STACK = re.compile(r"^(Fatal Python error: |Current thread 0x|Thread 0x)")
+
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
+
+
+def how_it_ended(returncode: int) -> str:
+    """
+    The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
+
+    Args:
+        returncode: As ``subprocess`` gives it: below 0 for a signal.
+    """
+    if returncode >= 0:
+        return f"the process ended with exit status {returncode}, as os._exit() does"
+    names = {number.value: number for number in signal.Signals}
+    if -returncode not in names:
+        return f"the process died of signal {-returncode}"
+    number = names[-returncode]
+    words = _SIGNAL_WORDS.get(number)
+    return f"the process died of signal {number.value} ({number.name}{', ' + words if words else ''})"
+
+
+def last_seen(log: str, file: str) -> str:
+    """
+    The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
+
+    Args:
+        log: Its output, with faulthandler's stacks at the end.
+        file: Without its folder.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
+    now = next((number for number in range(stack, len(lines)) if lines[number].startswith("Current thread")), stack)
+    frames = (match for line in lines[now:] if (match := _FRAME.match(line)) is not None)
+    users = next((match for match in frames if match[1].rpartition("/")[2] == file), None)
+    if users is not None:
+        return f"; it was at {file}:{users[2]}, in {users[3]}"
+    return f"; it printed last: {lines[stack - 1].strip()}" if stack else ""
+
+
+def what_matters(log: str, count: int) -> list[str]:
+    """So many lines of what a process printed: the first of the stacks that end it, else the last of all."""
+    lines = log.splitlines()
+    stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), max(len(lines) - count, 0))
+    return lines[stack : stack + count]
