@@ -6,6 +6,9 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
+import platform
+import re
 import subprocess
 import sys
 import time
@@ -30,12 +33,13 @@ from layoutdoctor.run.diagnose import diagnose_request
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.units import format_seconds
+from layoutdoctor.words import listing
 from layoutdoctor.workers.launcher import kept_launcher
 from layoutdoctor.workers.messages import Progress
 from layoutdoctor.workers.processes import kill_with_all_it_started
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
@@ -43,7 +47,11 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Request
 
-_KEY = "request.sha256"
+_KEY, _SEEN = "request.sha256", "surroundings.json"
+_SEEN_VARIABLES = re.compile(
+    r"(?:TORCH|PYTORCH|TRITON|OMP|GOMP|KMP|MKL|ONEDNN|DNNL|MALLOC|CUDA|HIP|ROCR|NVIDIA)_?.*|CXX|LD_PRELOAD"
+)
+"""Of the environment: what may change the code that runs, or how long it takes."""
 _REPRODUCER_SECONDS = 600.0
 _MOST_LINES = 12
 
@@ -70,7 +78,8 @@ class Folder:
     A folder of recordings that a run writes, and that the next one goes on from.
 
     Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
-    configurations are compiled and timed again, with the compiler's caches warm.
+    configurations are compiled and timed again, with the compiler's caches warm. So are all if a file of the user's
+    that was loaded has changed since, or the environment, the processors or the machine.
     """
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -97,10 +106,11 @@ class Folder:
         else:
             if not is_same:
                 raise UsageError(
-                    f"{cannot} it is of another target, or of other options or versions; give the same command line, "
+                    f"{cannot} it is of another target, or of other options; give the same command line, "
                     "or another folder"
                 )
-        files = sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
+        self.changes = tuple(_changes(self._path / _SEEN))
+        files = [] if self.changes else sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
         found = []
         for one in files:
             with contextlib.suppress(RecordError):  # half a file: it is recorded again
@@ -113,23 +123,61 @@ class Folder:
         """Configurations that need not be tried again."""
         return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
 
-    def keep(self, recordings: Sequence[Recording]) -> None:
-        """Writes the recordings so far."""
+    def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
+        """Writes the recordings so far, and what a run depends on that its command line does not say."""
+        hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
+        seen = _Seen(surroundings=_surroundings(), files=hashes)
+        write_file(self._path / _SEEN, msgspec.json.encode(seen, order="sorted").decode())
         save_recordings(recordings, self._path)
 
 
-def _key_of(request: Request) -> str:
-    """A hash of all that has to be the same for a run to be continued."""
-    source, content = path_of_target(str(request.target)), ""
-    with contextlib.suppress(OSError):
-        content = hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
-    versions = [__version__]
+class _Seen(msgspec.Struct):
+    """What a run depended on, each thing by a hash; files by their paths from the folder."""
+
+    surroundings: dict[str, str]
+    files: dict[str, str]
+
+
+def _changes(path: Path) -> Iterator[str]:
+    """What is no more as the run that wrote the folder found it; all of it if that is not known."""
+    try:
+        seen = msgspec.json.decode(path.read_bytes(), type=_Seen)
+    except FileNotFoundError:  # nothing was recorded yet
+        return
+    except (OSError, msgspec.MsgspecError):
+        yield f"{path.name} cannot be read"
+        return
+    now = _surroundings()
+    yield from (name for name in sorted({*seen.surroundings, *now}) if seen.surroundings.get(name) != now.get(name))
+    for name, known in sorted(seen.files.items()):
+        if _hash_of(path.parent / name) != known:
+            yield Path(name).name
+
+
+def _surroundings() -> dict[str, str]:
+    """A hash of each thing that code and times depend on, beside the command line."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {name: value for name, value in os.environ.items() if _SEEN_VARIABLES.fullmatch(name)}
+    found |= {"number of processors": str(affinity), "machine": f"{platform.node()} {platform.machine()}"}
+    found |= {"Python": platform.python_version(), "layoutdoctor": __version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions.append(importlib.metadata.version("torch"))
+        found["torch"] = importlib.metadata.version("torch")
+    return {name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest() for name, value in found.items()}
+
+
+def _hash_of(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return "cannot be read"
+
+
+def _key_of(request: Request) -> str:
+    """A hash of all that the command line asks for, but for how long."""
     same = msgspec.structs.replace(
         request, subject_directory=None, command=None, trace_directory=None, timeout_seconds=None, budget_seconds=None
     )
-    return hashlib.sha256(repr((versions, content, msgspec.json.encode(same, order="sorted"))).encode()).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()
 
 
 class Running:
@@ -156,6 +204,8 @@ class Running:
         """The diagnosis, findings included; each configuration is named as soon as it is ready."""
         request, folder = self._request, self._folder
         lost = () if folder is None else folder.lost()
+        if folder is not None and folder.changes:
+            say(f"measuring all again: changed since the run that is resumed: {listing(folder.changes, 5)}")
         names = {one.name for one in lost}
         left = tuple(one for one in request.configurations if one.name not in names)
         if folder is not None and (folder.is_done or not left):
@@ -165,7 +215,7 @@ class Running:
             request = msgspec.structs.replace(request, configurations=left)
             diagnosis = diagnose_request(kept_launcher(), request, self._watch)
         if folder is not None:
-            folder.keep(self.recordings)
+            folder.keep(self.recordings, self._watch.loaded_files)
         return diagnosis
 
     def stopped(self, how: str, directory: Path | None) -> Diagnosis | None:
@@ -191,8 +241,8 @@ class Running:
         return partial
 
     def _show(self) -> None:
-        if self._folder is not None:
-            self._folder.keep(self.recordings)
+        if self._folder is not None and self._watch is not None:
+            self._folder.keep(self.recordings, self._watch.loaded_files)
         for one in self.recordings:
             if one.name not in self._named:
                 self._named.add(one.name)

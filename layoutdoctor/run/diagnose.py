@@ -162,6 +162,7 @@ def diagnose_request(
     with launcher.folder() as folder:
         eager = Eager(launcher, request)
         try:
+            watch.loaded_files = eager.host.loaded.files
             watch.begin("running the model in eager mode")
             eager.run_first()
             recordings = _recorded(launcher, eager, request, watch)

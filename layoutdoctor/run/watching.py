@@ -44,6 +44,7 @@ class Watch:
 
     Attributes:
         latest: Recordings of what was seen until now.
+        loaded_files: Files of the user's that the subject's code is in.
 
     Args:
         progress: Called at every step.
@@ -60,6 +61,7 @@ class Watch:
         lost: Sequence[Recording] = (),
     ) -> None:
         self.latest: tuple[Recording, ...] = ()
+        self.loaded_files: tuple[str, ...] = ()
         self.progress, self._on_more, self._on_table, self._lost = progress, on_more, on_table, lost
         self._stage, self._began, self._first = "", time.monotonic(), time.monotonic()
         self._seconds: dict[str, float] = {}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import torch
 
 from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
+from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
 from layoutdoctor.diagnosis.gpus import find_target
@@ -88,8 +91,18 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
         parameter_ranks=tuple(sorted({tensor.dim() for tensor in tensors})),
         call=call_of(subject),
         compile_arguments=given,
+        files=_loaded_files(),
     )
     return loaded, subject
+
+
+def _loaded_files() -> tuple[str, ...]:
+    """Files of the user's modules that were imported, without installed packages."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    own = {file for file in files if file and is_user_file(file) and f"-packages{os.sep}" not in file}
+    return tuple(
+        sorted(file for file in own if os.path.isabs(file) and Path(file).is_file())
+    )  # torch has made-up names
 
 
 def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:

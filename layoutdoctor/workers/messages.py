@@ -227,6 +227,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
         parameter_ranks: Of the model's parameters and buffers, each once.
         compile_arguments: Of ``torch.compile``, as asked for, or as the target was compiled.
         forks: Whether forking this process is safe.
+        files: Those of the user's that were loaded, without installed packages.
     """
 
     subject: Subject
@@ -235,6 +236,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     call: Call
     compile_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     forks: bool = True
+    files: tuple[str, ...] = ()
 
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):

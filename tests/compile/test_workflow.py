@@ -108,3 +108,27 @@ def test_the_steps_of_the_action_run(tmp_path: Path) -> None:
     summary = (tmp_path / "summary.md").read_text()
     assert summary.startswith("## conv_bn_relu.py")
     assert "compared" in summary.lower()
+
+
+def test_the_arguments_of_the_action_are_words_as_a_shell_splits_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    program = tmp_path / "bin" / "python"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = -c ]; then exec {sys.executable} "$@"; fi\nprintf "%s\\n" "$@" > words\n'
+    )
+    program.chmod(0o755)
+    (step,) = [one for one in ACTION["runs"]["steps"] if one["name"] == "Diagnose"]
+    given = {"TARGET": "m.py", "CONFIGURATIONS": "inductor", "DIRECTORY": "out"}
+
+    def words(arguments: str) -> list[str]:
+        environment = {**given, "ARGUMENTS": arguments, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        return (tmp_path / "words").read_text().splitlines()[5:-3]
+
+    assert words("--input 'f32[1, 3, 8, 8]' --budget 2 *.txt $(touch b.txt)") == [
+        *("--input", "f32[1, 3, 8, 8]", "--budget", "2", "*.txt", "$(touch", "b.txt)"),
+    ]
+    assert words("") == []
+    assert not (tmp_path / "b.txt").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,8 +25,7 @@ from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.workers.messages import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.run.watching import Watch
@@ -42,6 +42,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
+        self.loaded_files: tuple[str, ...] = ()
         self.error: BaseException | None = None
 
     def diagnose(self, launcher: object, request: Request, watch: Watch) -> Diagnosis:
@@ -50,6 +51,7 @@ class FakeEngine:
         found = [one for one in MEASURED if one.name in self.asked[-1]]
         head = msgspec.structs.replace(found[0].head, configurations=tuple(one.name for one in found))
         found = [msgspec.structs.replace(one, head=head) for one in found]
+        watch.loaded_files = self.loaded_files
         watch.begin("compiling")
         watch.show(found)
         if self.error is not None:
@@ -113,17 +115,70 @@ def test_a_folder_is_of_one_target_and_its_options_but_for_limits(
     changes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("folder")
-    monkeypatch.chdir(folder.parent)
-    (folder.parent / "model.py").write_text("one", encoding="utf-8")
     Folder(folder, REQUEST)
     Folder(folder, msgspec.structs.replace(REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another"))
 
-    of_another = "it is of another target, or of other options or versions; give the same"
-    with pytest.raises(UsageError, match=of_another):
+    with pytest.raises(UsageError, match="it is of another target, or of other options; give the same"):
         Folder(folder, msgspec.structs.replace(REQUEST, **changes))
-    (folder.parent / "model.py").write_text("edited", encoding="utf-8")
-    with pytest.raises(UsageError, match=of_another):
-        Folder(folder, REQUEST)
+
+
+def edited(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    Path(engine.loaded_files[1]).write_text("edited", encoding="utf-8")
+    return "helper.py"
+
+
+def gone(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    Path(engine.loaded_files[1]).unlink()
+    return "helper.py"
+
+
+def with_another_variable(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
+    return "TORCHINDUCTOR_FREEZING"
+
+
+def with_other_threads(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return "OMP_NUM_THREADS"
+
+
+def with_another_torch(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    return "torch"
+
+
+def on_another_machine(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("platform.node", lambda: "another")
+    return "machine"
+
+
+@pytest.mark.parametrize(
+    "change", [edited, gone, with_another_variable, with_other_threads, with_another_torch, on_another_machine]
+)
+def test_what_has_changed_since_is_said_and_all_is_measured_again(
+    change: Callable[[FakeEngine, pytest.MonkeyPatch], str],
+    engine: FakeEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = [tmp_path / name for name in ("model.py", "helper.py")]
+    for file in files:
+        file.write_text("as it was", encoding="utf-8")
+    engine.loaded_files = tuple(map(str, files))
+    folder = tmp_path / "folder"
+    run(folder)
+    run(folder)
+    assert len(engine.asked) == 1
+
+    said = change(engine, monkeypatch)
+    run(folder)
+
+    assert len(engine.asked) == 2
+    assert f"changed since the run that is resumed: {said}" in capsys.readouterr().err
+    run(folder)
+    assert len(engine.asked) == 2
+    assert str(tmp_path) not in (folder / "surroundings.json").read_text()
 
 
 def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
