@@ -130,7 +130,7 @@ def command_of(item: Item, arguments: argparse.Namespace) -> list[str]:
     command += ["--mode", item.mode, "-v", "--force", "--timeout", "100", "--output", str(file)]
     command += ["--quick"] if item.configurations == "quick" else ["--configurations", item.configurations]
     if item.what == "static":
-        return [*command, "--target", "cuda:90"]
+        return [*command, "--lower-for", "cuda:90"]
     command += ["--device", arguments.device, "--budget", "12" if item.configurations == "default" else "5"]
     return [*command, "--save-recordings", str(arguments.work / f"recordings.{item.mode}" / item.name)]
 

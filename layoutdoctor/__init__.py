@@ -84,7 +84,7 @@ _HOMES = {
         "diagnosis.saved": ("load",),
         "diagnosis.subject": ("Configuration",),
         "diagnosis.trial": ("Measurement", "Trial"),
-        "examination.policy": ("make_policy",),
+        "examination.advice.policy": ("make_policy",),
         "fleet.scanning": ("scan",),
         "reports": ("render",),
         "rules": ("ALL_RULES", "Rule", "run_rules"),

@@ -32,3 +32,9 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 @for_each("rule", ALL_RULES)
 def test_a_rule_has_its_entry_in_the_changelog(rule: Rule) -> None:
     assert rule.code in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("word", ["lower_for", "target"])
+def test_a_gpu_that_is_not_there_has_two_names(word: str) -> None:
+    with pytest.raises(layoutdoctor.UsageError, match="cannot lower for 'cuda:1'"):
+        layoutdoctor.diagnose(lambda x: x, 1, **{word: "cuda:1"})

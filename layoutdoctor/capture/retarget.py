@@ -35,7 +35,7 @@ from layoutdoctor.files.scratch import private_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from layoutdoctor.diagnosis.gpus import Target
+    from layoutdoctor.diagnosis.gpus import Gpu
 
 DEVICE = torch.device("cuda", 0)
 
@@ -78,7 +78,7 @@ class TargetLowering:
         torch 2.7, 2.11, 2.13, 2.15.
     """
 
-    def __init__(self, target: Target, options: Mapping[str, Any], *, needs_values: bool) -> None:
+    def __init__(self, target: Gpu, options: Mapping[str, Any], *, needs_values: bool) -> None:
         self.target, self.needs_values = target, needs_values
         self.failures: list[str] = []
         self._cpu_operations: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """
 A GPU that is not there, as far as Inductor and Triton ask for one while they lower a graph.
 
-``pretended_device`` answers their questions from a ``Target`` and undoes all of it on exit, process-wide caches
+``pretended_device`` answers their questions from a ``Gpu`` and undoes all of it on exit, process-wide caches
 included, also when something raises. Nothing is ever run on the device.
 """
 
@@ -22,7 +22,7 @@ from layoutdoctor.capture.compat import triton_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.gpus import Target
+    from layoutdoctor.diagnosis.gpus import Gpu
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ _BLOCK_SHARED_BYTES = 48 * 2**10
 
 
 @contextlib.contextmanager
-def pretended_device(target: Target) -> Iterator[None]:
+def pretended_device(target: Gpu) -> Iterator[None]:
     """
     A block in which Inductor finds the target where it looks for ``cuda:0``.
 
@@ -146,7 +146,7 @@ def forget_fake_results() -> None:
     fake_tensor.FakeTensorMode.cache_clear()
 
 
-def device_properties(target: Target) -> Any:
+def device_properties(target: Gpu) -> Any:
     """The answer of ``torch.cuda.get_device_properties``."""
     major, minor = target.capability
     return types.SimpleNamespace(
@@ -169,7 +169,7 @@ def device_properties(target: Target) -> Any:
     )
 
 
-def _answer_for_device(stack: contextlib.ExitStack, target: Target) -> None:
+def _answer_for_device(stack: contextlib.ExitStack, target: Gpu) -> None:
     from torch._dynamo import device_interface
 
     interface = device_interface.CudaInterface
@@ -202,7 +202,7 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
             stack.enter_context(mock.patch.object(module, "has_triton", return_value=True))
 
 
-def _driver_of(target: Target) -> Any:
+def _driver_of(target: Gpu) -> Any:
     from triton.runtime import driver
 
     # Triton 3.3 keeps the driver in ``active``; later ones keep it in ``_active``, where ``active`` is a property that
@@ -211,7 +211,7 @@ def _driver_of(target: Target) -> Any:
     return mock.patch.object(driver, name, triton_driver(target))
 
 
-def triton_driver(target: Target) -> Any:
+def triton_driver(target: Gpu) -> Any:
     """
     Enough of Triton's driver for generating code; launching anything is not among it.
 
@@ -234,7 +234,7 @@ def triton_driver(target: Target) -> Any:
     )
 
 
-def launch_no_kernels(target: Target) -> None:
+def launch_no_kernels(target: Gpu) -> None:
     """
     Has this process launch none of the model's own Triton kernels, for the rest of its life: their GPU is not there.
 

@@ -31,8 +31,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=("regression",),
         help="exit with 1 if NEW is worse. Two diagnoses: a configuration that both have became slower, by 5 %% and "
-        "the noise, than the machine did, as the other configurations show it; it has more round trips (with --target: "
-        "or more conversions); it failed; or there is a new finding, warning or error, that does not rest on times. "
+        "the noise, than the machine did, as the other configurations show it; it has more round trips (with "
+        "--lower-for: or more conversions); it failed; or there is a new finding, warning or error, that does not rest "
+        "on times. "
         "Two traces: more round trips, or more time for layout conversions: over 10 %% more, and 0.1 %% of the kernel "
         "time (between two devices: more conversions). Exit with 4 if that cannot be judged: other inputs or mode, an "
         "interrupted diagnosis, or too few times. Between "

@@ -38,7 +38,7 @@ from layoutdoctor.diagnosis.configurations import (
     choose_configurations,
     what_follows,
 )
-from layoutdoctor.diagnosis.gpus import TARGETS, find_target
+from layoutdoctor.diagnosis.gpus import GPUS, find_gpu
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.files.writing import RECORDING_SUFFIX, TRACE_SUFFIX
@@ -120,10 +120,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
     """Adds what can be said of a diagnosis, whatever it is of."""
     parser.add_argument(
+        "--lower-for",
         "--target",
         metavar="GPU",
         dest="lower_for",
-        help=f"lower for a GPU that is not there ({', '.join(target.name for target in TARGETS)}) and measure nothing: "
+        help=f"lower for a GPU that is not there ({', '.join(target.name for target in GPUS)}) and measure nothing: "
         "traced on the CPU; --budget and --save-traces have no effect then",
     )
     parser.add_argument(
@@ -302,11 +303,11 @@ class Plan(NamedTuple):
 def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> Plan:
     """Checks the options and prepares the outputs."""
     if arguments.lower_for is not None:
-        find_target(arguments.lower_for)
+        find_gpu(arguments.lower_for)
         if arguments.device not in (None, "cpu"):
             raise UsageError(
-                f"cannot lower for --target {arguments.lower_for} with --device {arguments.device}: the model is "
-                "traced on the CPU; leave out --device to lower, or --target to measure"
+                f"cannot lower for {arguments.lower_for} with --device {arguments.device}: the model is "
+                "traced on the CPU; leave out --device to lower, or --lower-for to measure"
             )
     read = [file for target in targets for file in files_of_target(target)]
     configurations = choose_configurations(arguments.configurations, arguments.mode)

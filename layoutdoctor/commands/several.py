@@ -98,7 +98,7 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
     if given is not None:
         raise UsageError(f"cannot use --{given} with several kinds of call: it is about one diagnosis; leave it out")
     if arguments.lower_for is not None:
-        raise UsageError(f"cannot make a policy for --target {arguments.lower_for}: nothing is measured; leave it out")
+        raise UsageError(f"cannot make a policy for {arguments.lower_for}: nothing is measured; leave it out")
     if arguments.format not in ("text", "markdown", "json"):
         raise UsageError(f"cannot print a policy as {arguments.format}: expected text, markdown or json")
     for name in arguments.output:

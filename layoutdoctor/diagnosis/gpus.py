@@ -8,7 +8,7 @@ from layoutdoctor.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Gpu:
     """
     One GPU as a compiler sees it.
 
@@ -31,33 +31,33 @@ class Target:
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
-TARGETS = (
-    Target("cuda:75", (7, 5), "Tesla T4", 40, 1024, 64 * _KIB, 64 * _KIB, 4 * _MIB, 16 * _GIB),
-    Target("cuda:80", (8, 0), "NVIDIA A100-SXM4-80GB", 108, 2048, 163 * _KIB, 164 * _KIB, 40 * _MIB, 80 * _GIB),
-    Target("cuda:86", (8, 6), "NVIDIA GeForce RTX 3090", 82, 1536, 99 * _KIB, 100 * _KIB, 6 * _MIB, 24 * _GIB),
-    Target("cuda:87", (8, 7), "Orin", 16, 1536, 163 * _KIB, 164 * _KIB, 4 * _MIB, 64 * _GIB),
-    Target("cuda:89", (8, 9), "NVIDIA L40S", 142, 1536, 99 * _KIB, 100 * _KIB, 96 * _MIB, 48 * _GIB),
-    Target("cuda:90", (9, 0), "NVIDIA H100 80GB HBM3", 132, 2048, 227 * _KIB, 228 * _KIB, 50 * _MIB, 80 * _GIB),
-    Target("cuda:100", (10, 0), "NVIDIA B200", 148, 2048, 227 * _KIB, 228 * _KIB, 126 * _MIB, 180 * _GIB),
-    Target("cuda:103", (10, 3), "NVIDIA B300 SXM6", 148, 2048, 227 * _KIB, 228 * _KIB, 126 * _MIB, 288 * _GIB),
-    Target("cuda:120", (12, 0), "NVIDIA GeForce RTX 5090", 170, 1536, 99 * _KIB, 100 * _KIB, 96 * _MIB, 32 * _GIB),
-    Target("cuda:121", (12, 1), "NVIDIA GB10", 48, 1536, 99 * _KIB, 100 * _KIB, 24 * _MIB, 128 * _GIB),
+GPUS = (
+    Gpu("cuda:75", (7, 5), "Tesla T4", 40, 1024, 64 * _KIB, 64 * _KIB, 4 * _MIB, 16 * _GIB),
+    Gpu("cuda:80", (8, 0), "NVIDIA A100-SXM4-80GB", 108, 2048, 163 * _KIB, 164 * _KIB, 40 * _MIB, 80 * _GIB),
+    Gpu("cuda:86", (8, 6), "NVIDIA GeForce RTX 3090", 82, 1536, 99 * _KIB, 100 * _KIB, 6 * _MIB, 24 * _GIB),
+    Gpu("cuda:87", (8, 7), "Orin", 16, 1536, 163 * _KIB, 164 * _KIB, 4 * _MIB, 64 * _GIB),
+    Gpu("cuda:89", (8, 9), "NVIDIA L40S", 142, 1536, 99 * _KIB, 100 * _KIB, 96 * _MIB, 48 * _GIB),
+    Gpu("cuda:90", (9, 0), "NVIDIA H100 80GB HBM3", 132, 2048, 227 * _KIB, 228 * _KIB, 50 * _MIB, 80 * _GIB),
+    Gpu("cuda:100", (10, 0), "NVIDIA B200", 148, 2048, 227 * _KIB, 228 * _KIB, 126 * _MIB, 180 * _GIB),
+    Gpu("cuda:103", (10, 3), "NVIDIA B300 SXM6", 148, 2048, 227 * _KIB, 228 * _KIB, 126 * _MIB, 288 * _GIB),
+    Gpu("cuda:120", (12, 0), "NVIDIA GeForce RTX 5090", 170, 1536, 99 * _KIB, 100 * _KIB, 96 * _MIB, 32 * _GIB),
+    Gpu("cuda:121", (12, 1), "NVIDIA GB10", 48, 1536, 99 * _KIB, 100 * _KIB, 24 * _MIB, 128 * _GIB),
 )
 """One card for each compute capability; layout decisions depend on the capability, not on the card."""
 
 
-def find_target(name: object) -> Target:
+def find_gpu(name: object) -> Gpu:
     """
-    The target of that name.
+    The GPU of that name.
 
     Raises:
         UsageError: There is none.
     """
-    for target in TARGETS:
-        if target.name == name:
-            return target
+    for gpu in GPUS:
+        if gpu.name == name:
+            return gpu
     raise UsageError(
-        f"cannot lower for target {name!r}: expected one of {', '.join(target.name for target in TARGETS)} "
-        "(cuda and the compute capability; GPUs of AMD and Intel are not lowered for); leave the target out to measure "
-        "on this machine"
+        f"cannot lower for {name!r}: expected one of {', '.join(gpu.name for gpu in GPUS)} "
+        "(cuda and the compute capability; GPUs of AMD and Intel are not lowered for); leave it out to measure on this "
+        "machine"
     )

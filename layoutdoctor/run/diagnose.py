@@ -25,7 +25,7 @@ from layoutdoctor.diagnosis.configurations import (
     choose_configurations,
     what_follows,
 )
-from layoutdoctor.diagnosis.gpus import find_target
+from layoutdoctor.diagnosis.gpus import find_gpu
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import UsageError, needs_torch
@@ -57,6 +57,7 @@ def diagnose(
     mode: Mode = "inference",
     configurations: str | Configuration | Iterable[str | Configuration] = "default",
     rules: Sequence[Rule] | None = None,
+    lower_for: str | None = None,
     target: str | None = None,
     compile_kwargs: Mapping[str, Any] | None = None,
     package: str | os.PathLike[str] | None = None,
@@ -76,8 +77,9 @@ def diagnose(
         mode: ``inference`` (eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``quick``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
-        target: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it, and
-            nothing is measured. None measures where the model is.
+        lower_for: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it,
+            and nothing is measured. None measures where the model is.
+        target: Another name of ``lower_for``.
         compile_kwargs: Arguments of ``torch.compile`` that the model is compiled with today: ``mode``, ``dynamic``,
             ``fullgraph``, ``options``. They hold in every configuration, save what it decides itself. None for those of
             a model that is compiled already.
@@ -100,8 +102,9 @@ def diagnose(
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
     chosen = choose_configurations(listed[0] if isinstance(configurations, str) else listed, mode)
     rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
-    if target is not None:
-        find_target(target)  # before the model is looked at
+    lower_for = target if lower_for is None else lower_for
+    if lower_for is not None:
+        find_gpu(lower_for)  # before the model is looked at
     limit = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     request = Request(
         mode=mode,
@@ -109,8 +112,8 @@ def diagnose(
         compile_arguments=None if compile_kwargs is None else check_compile_arguments(compile_kwargs),
         derives=what_follows(configurations),
         tries_all=configurations == ALL,
-        lower_for=target,
-        package=None if package is None else check_package(package, mode, target),
+        lower_for=lower_for,
+        package=None if package is None else check_package(package, mode, lower_for),
         budget_seconds=budget_seconds,
         timeout_seconds=None if limit == math.inf else float(limit),
     )

@@ -178,7 +178,7 @@ def _host(order: Order, channel: Channel) -> None:
 
 def _load(request: Request) -> LoadedSubject:
     from layoutdoctor.capture.retarget_device import launch_no_kernels
-    from layoutdoctor.diagnosis.gpus import find_target
+    from layoutdoctor.diagnosis.gpus import find_gpu
     from layoutdoctor.run.work import noting_threads
     from layoutdoctor.subjects.load import load_target
     from layoutdoctor.subjects.transport import load_subject
@@ -198,5 +198,5 @@ def _load(request: Request) -> LoadedSubject:
             if request.threads is not None:
                 note_threads(request.threads)
     if request.lower_for is not None:
-        launch_no_kernels(find_target(request.lower_for))
+        launch_no_kernels(find_gpu(request.lower_for))
     return subject

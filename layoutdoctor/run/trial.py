@@ -46,7 +46,7 @@ from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMem
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from layoutdoctor.diagnosis.gpus import Target
+    from layoutdoctor.diagnosis.gpus import Gpu
     from layoutdoctor.diagnosis.graph import Graph
     from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.subjects.step import Step
@@ -86,7 +86,7 @@ class TrialWork:
         subject: LoadedSubject,
         configuration: Configuration,
         mode: Mode,
-        target: Target | None = None,
+        target: Gpu | None = None,
         package: Path | None = None,
     ) -> None:
         self.stage, self._package = "prepare", package

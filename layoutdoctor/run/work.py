@@ -18,7 +18,7 @@ from layoutdoctor.capture.compat import building_kernels, have_torch_check, note
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
-from layoutdoctor.diagnosis.gpus import find_target
+from layoutdoctor.diagnosis.gpus import find_gpu
 from layoutdoctor.errors import UsageError
 from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
 from layoutdoctor.measure.timing import kind_of
@@ -47,7 +47,7 @@ from layoutdoctor.workers.settling import end_worker_threads, keep_memory, take_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from layoutdoctor.diagnosis.gpus import Target
+    from layoutdoctor.diagnosis.gpus import Gpu
     from layoutdoctor.diagnosis.subject import Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
@@ -63,7 +63,7 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
         SubjectError: It holds no data.
         UsageError: It is to be lowered for another device, and is not on the CPU; or torch.compile refuses an argument.
     """
-    target = None if request.lower_for is None else find_target(request.lower_for)
+    target = None if request.lower_for is None else find_gpu(request.lower_for)
     given = request.compile_arguments
     if given is None:
         given, left_out = _constants_of(subject.compile_arguments)
@@ -101,7 +101,7 @@ def _loaded_files() -> tuple[str, ...]:
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     own = {file for file in files if file and is_user_file(file) and f"-packages{os.sep}" not in file}
     return tuple(
-        sorted(file for file in own if os.path.isabs(file) and Path(file).is_file())
+        sorted(file for file in own if Path(file).is_absolute() and Path(file).is_file())
     )  # torch has made-up names
 
 
@@ -132,7 +132,7 @@ def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return {**others, **({"options": kept} if kept else {})}, [name for name in options if name not in kept]
 
 
-def described_for(target: Target, subject: LoadedSubject, described: Subject) -> Subject:
+def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Subject:
     """
     The record of a subject that is lowered for a target.
 
@@ -188,7 +188,7 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
     """Does the work of a configuration."""
     torch.set_num_threads(_threads)
-    target = None if request.lower_for is None else find_target(request.lower_for)
+    target = None if request.lower_for is None else find_gpu(request.lower_for)
     work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
     _Worker(work, channel).run(is_again=begin.is_again)
 

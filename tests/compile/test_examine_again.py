@@ -31,7 +31,7 @@ sys.exit(status)
     [
         ("04_mps_training_convnet", "--configurations inductor --mode training"),
         ("32_user_contiguous_calls", "--configurations eager,eager-channels-last"),
-        ("01_conv_chain_layout_opt", "--target cuda:90 --configurations eager,inductor,inductor-channels-last"),
+        ("01_conv_chain_layout_opt", "--lower-for cuda:90 --configurations eager,inductor,inductor-channels-last"),
     ],
 )
 def test_recordings_give_the_diagnosis_again(case: str, options: str, tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ def test_recordings_give_the_diagnosis_again(case: str, options: str, tmp_path: 
     for file in files:
         recording = load_recording(file)
         assert not any(graph.conversions or graph.breakers for graph in recording.trial.graphs)
-        assert bool(recording.iterations) == (recording.trial.status == "ok" and "--target" not in options)
+        assert bool(recording.iterations) == (recording.trial.status == "ok" and "--lower-for" not in options)

@@ -16,7 +16,7 @@ import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.capture.retarget import NO_TRITON_NOTE
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.gpus import find_target
+from layoutdoctor.diagnosis.gpus import find_gpu
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.work import described_for
@@ -37,7 +37,7 @@ def lower(
     torch.manual_seed(0)
     given = torch.randn(*shape)
     return layoutdoctor.diagnose(
-        model, given, mode=mode, configurations=configurations.split(","), target="cuda:90", **options
+        model, given, mode=mode, configurations=configurations.split(","), lower_for="cuda:90", **options
     )
 
 
@@ -174,7 +174,7 @@ def test_nothing_is_computed_if_no_value_decides_what_a_model_does(
     path, saved = tmp_path / "model.py", tmp_path / "d.json"
     path.write_text(ONLY_ON_A_GPU.format(asks=asks))
 
-    ended = main([str(path), "--target", "cuda:90", "--configurations", "inductor", "--output", str(saved)])
+    ended = main([str(path), "--lower-for", "cuda:90", "--configurations", "inductor", "--output", str(saved)])
 
     assert ended == status
     if asks:
@@ -229,7 +229,7 @@ def test_a_model_elsewhere_is_refused() -> None:
 
     subject = subject_from_python(nn.Linear(2, 2), torch.empty(1, 2).as_subclass(Elsewhere))
     with pytest.raises(UsageError, match="it has tensors on fake, expected model and inputs on cpu"):
-        described_for(find_target("cuda:90"), subject, a_subject())
+        described_for(find_gpu("cuda:90"), subject, a_subject())
 
 
 def test_without_triton_there_are_decisions_buffers_and_conversions() -> None:
@@ -319,7 +319,7 @@ def test_a_model_with_a_triton_kernel_of_its_own_is_lowered_and_the_kernel_is_no
 ) -> None:
     path, saved = tmp_path / "model.py", tmp_path / "d.json"
     path.write_text(before + OWN_KERNEL, encoding="utf-8")
-    words = [str(path), "--target", "cuda:90", "--configurations", "inductor,inductor-layout-opt-off"]
+    words = [str(path), "--lower-for", "cuda:90", "--configurations", "inductor,inductor-layout-opt-off"]
 
     assert main([*words, "--output", str(saved)]) == 0
 

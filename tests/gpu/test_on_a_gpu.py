@@ -91,7 +91,7 @@ def test_a_lost_device_and_a_lack_of_memory_cost_one_configuration_each(diagnosi
 def test_a_lowering_for_this_gpu_decides_and_converts_as_the_real_compile(model: Path, diagnosis: Diagnosis) -> None:
     saved = model.with_name("static.json")
     target = "cuda:{}{}".format(*torch.cuda.get_device_capability())
-    assert main([str(model), "--target", target, "--configurations", "inductor", "--output", str(saved)]) == 0
+    assert main([str(model), "--lower-for", target, "--configurations", "inductor", "--output", str(saved)]) == 0
 
     assert facts_of(load(saved).trial("inductor")) == facts_of(diagnosis.trial("inductor"))
 

@@ -48,7 +48,7 @@ def assert_harmless(text: str) -> None:
         ["m.py", "--configurations", EVIL],
         ["m.py", "--input", EVIL],
         ["m.py", "--budget", EVIL],
-        ["m.py", "--target", EVIL],
+        ["m.py", "--lower-for", EVIL],
         ["m.py", "--save-traces", f"/proc/{EVIL}"],
         ["m.py", "--resume", f"/proc/{EVIL}"],
         ["m.py", "--output", f"/no/{EVIL}/x.json"],

@@ -27,7 +27,7 @@ IMAGE = torch.randn(1, 4, 6, 6)
         ({"budget_seconds": float("nan")}, "cannot measure within nan seconds"),
         ({"progress": 3}, "cannot use 3 as progress: expected a function, or None"),
         ({"timeout_seconds": 0}, "cannot limit a configuration to 0 seconds: expected a number above 0, such as 600"),
-        ({"target": "cuda:91"}, "cannot lower for target 'cuda:91': expected one of cuda:75"),
+        ({"target": "cuda:91"}, "cannot lower for 'cuda:91': expected one of cuda:75"),
         ({"configurations": None}, "cannot use None as a configuration: expected a name such as 'inductor'"),
         ({"configurations": ["eager", 3]}, "cannot use 3 as a configuration"),
         ({"rules": 3}, "cannot use 3 as a rule: expected Rule values, such as those in ALL_RULES"),

@@ -385,4 +385,4 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Decision", outside if is_outside else decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
     yield "Sizes", _sizes_sentence(diagnosis)
-    yield "Next", "on such a GPU, measure: the same call on device cuda, without --target"
+    yield "Next", "on such a GPU, measure: the same call on device cuda, without --lower-for"

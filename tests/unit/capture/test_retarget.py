@@ -19,12 +19,12 @@ from layoutdoctor.capture.retarget_device import (
     pretended_device,
     python_tensor_methods,
 )
-from layoutdoctor.diagnosis.gpus import TARGETS, find_target
+from layoutdoctor.diagnosis.gpus import GPUS, find_gpu
 
 if TYPE_CHECKING:
     import pytest
 
-H100 = find_target("cuda:90")
+H100 = find_gpu("cuda:90")
 
 
 def test_a_device_is_pretended_within_the_block_only() -> None:
@@ -53,13 +53,13 @@ def test_a_build_for_cuda_without_a_gpu_is_not_asked_for_memory_of_one(monkeypat
 
 
 def test_every_target_is_pretended_with_a_capability_that_triton_knows() -> None:
-    for target in TARGETS:
+    for target in GPUS:
         major, minor = target.capability
         with pretended_device(target):
             properties = DeviceProperties.create(torch.device("cuda", 0))
         assert (target.name, properties.cc) == (f"cuda:{properties.cc}", 10 * major + minor)
         assert target.shared_bytes_per_block <= target.shared_bytes_per_multiprocessor
-    assert [target.name for target in TARGETS] == sorted({t.name for t in TARGETS}, key=lambda name: int(name[5:]))
+    assert [target.name for target in GPUS] == sorted({t.name for t in GPUS}, key=lambda name: int(name[5:]))
 
 
 def test_a_convolution_of_random_layout_gets_the_strides_that_the_rule_states() -> None:

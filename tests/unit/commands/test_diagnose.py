@@ -133,8 +133,8 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["m.py", "--output", "there.md"], "cannot write 'there.md': it exists already; pass --force to replace it"),
         (["m.py", "--save-traces", "there.md"], "cannot save traces in 'there.md': File exists"),
         (["m.py", "--save-traces", "t", "--redact"], "with --redact: they hold the names of modules and files"),
-        (["m.py", "--target", "cuda:91"], "cannot lower for target 'cuda:91': expected one of cuda:75, cuda:80, cu"),
-        (["m.py", "--target", "cuda:90", "--device", "cuda"], "cannot lower for --target cuda:90 with --device cuda"),
+        (["m.py", "--lower-for", "cuda:91"], "cannot lower for 'cuda:91': expected one of cuda:75, cuda:80, cu"),
+        (["m.py", "--lower-for", "cuda:90", "--device", "cuda"], "cannot lower for cuda:90 with --device cuda"),
         (["m.py", "--package", "m.so"], "cannot keep a package in 'm.so': expected a file whose name ends in .pt2"),
         (["m.py", "--package", "there.pt2"], "cannot write 'there.pt2': it exists already"),
         (["m.py", "--package", "m.pt2", "--resume", "r"], "cannot use --package with --resume"),
@@ -157,8 +157,8 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["m.py", "--weights", "1"], "cannot use --weights for one kind of call"),
         (["m.py", "--threads", "1,2", "--save-traces", "x"], "cannot use --save-traces with several kinds of call"),
         (
-            ["m.py", "--threads", "1,2", "--target", "cuda:90"],
-            "cannot make a policy for --target cuda:90",
+            ["m.py", "--threads", "1,2", "--lower-for", "cuda:90"],
+            "cannot make a policy for cuda:90",
         ),
         (
             ["m.py", "--threads", "1,2", "--format", "sarif"],
@@ -281,7 +281,7 @@ def test_a_target_is_handed_on_and_needs_one_lowered_trial(
     trial = a_trial(status=status, kernels=None, measurement=None, equivalence=None, is_static=True, failure=failure)
     engine.result = a_diagnosis(trial, subject=a_subject(device="cuda", target="cuda:90"))
 
-    assert main(["m.py", "--target", "cuda:90", "--save-traces", str(tmp_path / "traces")]) == expected
+    assert main(["m.py", "--lower-for", "cuda:90", "--save-traces", str(tmp_path / "traces")]) == expected
     assert (engine.asked.lower_for, engine.asked.device) == ("cuda:90", "cpu")
     assert engine.asked.trace_directory is None
     assert not (tmp_path / "traces").exists()

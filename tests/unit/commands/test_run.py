@@ -98,7 +98,7 @@ def test_what_is_wrong_with_the_command_line_is_said_before_the_script_runs(
         (["nowhere.py"], "cannot run 'nowhere.py': there is no such file"),
         ([str(script), "--output", str(script), "--force"], "which this command reads"),
         ([str(script), "--configurations", "eagr"], "configuration 'eagr'"),
-        ([str(script), "--module", "m", "--target", "cuda:91"], "cannot lower for target 'cuda:91'"),
+        ([str(script), "--module", "m", "--lower-for", "cuda:91"], "cannot lower for 'cuda:91'"),
         ([str(script), "--calls", "0"], "argument --calls: cannot use '0': expected a whole number from 1 on"),
         ([str(script), "--calls", "4"], "cannot use --calls without --module"),
         ([str(script), "--module", "m", "--calls", "4", "--save-traces", "t"], "with several kinds of call"),

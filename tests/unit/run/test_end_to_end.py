@@ -184,7 +184,7 @@ torch.cuda.get_rng_state = refuse
 
 @pytest.mark.compile
 @pytest.mark.smoke
-@pytest.mark.parametrize("words", [["--budget", "1"], ["--target", "cuda:90"]], ids=["measured", "lowered"])
+@pytest.mark.parametrize("words", [["--budget", "1"], ["--lower-for", "cuda:90"]], ids=["measured", "lowered"])
 def test_a_model_on_the_cpu_is_compiled_in_forks_although_there_is_a_gpu(words: list[str], tmp_path: Path) -> None:
     path, saved = tmp_path / "model.py", tmp_path / "d.json"
     path.write_text(MODEL.format(before=USED_ELSEWHERE), encoding="utf-8")
