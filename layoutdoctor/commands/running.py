@@ -51,7 +51,7 @@ _KEY, _SEEN = "request.sha256", "surroundings.json"
 _SEEN_VARIABLES = re.compile(
     r"(?:TORCH|PYTORCH|TRITON|OMP|GOMP|KMP|MKL|ONEDNN|DNNL|MALLOC|CUDA|HIP|ROCR|NVIDIA)_?.*|CXX|LD_PRELOAD"
 )
-"""Of the environment: what may change the code that runs, or how long it takes."""
+"""Variables of the environment that may change the code that runs, or how long it takes."""
 _REPRODUCER_SECONDS = 600.0
 _MOST_LINES = 12
 
@@ -109,6 +109,7 @@ class Folder:
                     f"{cannot} it is of another target, or of other options; give the same command line, "
                     "or another folder"
                 )
+        self._has_noted = False
         self.changes = tuple(_changes(self._path / _SEEN))
         files = [] if self.changes else sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
         found = []
@@ -125,21 +126,23 @@ class Folder:
 
     def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
         """Writes the recordings so far, and what a run depends on that its command line does not say."""
-        hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
-        seen = _Seen(surroundings=_surroundings(), files=hashes)
-        write_file(self._path / _SEEN, msgspec.json.encode(seen, order="sorted").decode())
+        if not self._has_noted:  # once, soon after they were loaded
+            self._has_noted = True
+            hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
+            seen = _Seen(surroundings=_surroundings(), files=hashes)
+            write_file(self._path / _SEEN, msgspec.json.encode(seen, order="sorted").decode())
         save_recordings(recordings, self._path)
 
 
 class _Seen(msgspec.Struct):
-    """What a run depended on, each thing by a hash; files by their paths from the folder."""
+    """The things that a run depended on, each by a hash; files by their paths from the folder."""
 
     surroundings: dict[str, str]
     files: dict[str, str]
 
 
 def _changes(path: Path) -> Iterator[str]:
-    """What is no more as the run that wrote the folder found it; all of it if that is not known."""
+    """The things that are no more as the run that wrote the folder found them."""
     try:
         seen = msgspec.json.decode(path.read_bytes(), type=_Seen)
     except FileNotFoundError:  # nothing was recorded yet

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
+from layoutdoctor.diagnosis.compile_options import EXPECTED, refused_option
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
 
-    pass
-
 COMPILE_ARGUMENTS = ("mode", "dynamic", "fullgraph")
-"""Of ``torch.compile``, beside ``options``."""
+"""Arguments of ``torch.compile`` that may be given, beside ``options``."""
 
 
 def read_compile_arguments(text: str) -> dict[str, Any]:
@@ -67,9 +65,8 @@ def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in {**kept, **options}.items():
         if name != "options" and not is_constant(value):
             raise UsageError(f"cannot compile with {name}={value!r}: expected a number, a string, True, False or None")
-    refused = next((item for item in options.items() if not may_be_set(*item)), None)
-    if refused is not None:
-        raise UsageError(f"cannot compile with options={dict([refused])!r}: expected {EXPECTED}")
+    if refused := refused_option(options):
+        raise UsageError(f"cannot compile with options={refused!r}: expected {EXPECTED}")
     return {name: value for name, value in kept.items() if value is not None}
 
 

@@ -8,6 +8,10 @@ They choose how code is generated, and name no program, no file and no network. 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAY_BE_SET = frozenset(
     "aggressive_fusion allow_buffer_reuse assume_aligned_inputs b2b_gemm_pass batch_fusion benchmark_epilogue_fusion "
@@ -45,3 +49,8 @@ def may_be_set(name: str, value: object) -> bool:
     """Whether an option is one of these, with a value that it can have."""
     is_plain = not isinstance(value, str) or _WORDS.fullmatch(value) is not None
     return name.replace("-", "_") in MAY_BE_SET and is_plain
+
+
+def refused_option(options: Mapping[str, object]) -> dict[str, object]:
+    """The first option that may not be set, with its value; empty if all may."""
+    return next(({name: value} for name, value in options.items() if not may_be_set(name, value)), {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from layoutdoctor.diagnosis.compile_arguments import compiled_with
-from layoutdoctor.diagnosis.compile_options import EXPECTED, may_be_set
+from layoutdoctor.diagnosis.compile_options import EXPECTED, refused_option
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 
@@ -110,9 +110,8 @@ def choose_configurations(
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
-        refused = next((item for item in configuration.inductor_options.items() if not may_be_set(*item)), None)
-        if refused is not None:
-            raise UsageError(f"cannot use {configuration.name!r} with {dict([refused])!r}: expected {EXPECTED}")
+        if refused := refused_option(configuration.inductor_options):
+            raise UsageError(f"cannot use {configuration.name!r} with {refused!r}: expected {EXPECTED}")
         known = chosen.setdefault(configuration.name, configuration)
         if known != configuration:
             raise UsageError(

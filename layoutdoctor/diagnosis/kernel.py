@@ -26,7 +26,7 @@ SourceKind = Literal[
     "rocprofv3_summary",
     "tracelens_summary",
 ]
-"""What kernels are read from. ``kineto_operations`` are the operations of a CPU's trace, which count as kernels."""
+"""Sources of kernels. ``kineto_operations`` are the operations of a CPU's trace, which count as kernels."""
 
 TotalKind = Literal["kernel", "operation", "module", "step", "possible", "beside", "moved"]
 

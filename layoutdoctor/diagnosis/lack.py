@@ -25,7 +25,7 @@ LackPart = Literal[
     "conversions",
     "round_trips",
 ]
-"""What can be missing. ``launched_kernels`` are kernels that were launched, of which the profiler recorded none."""
+"""Parts of a record. ``launched_kernels`` are kernels that were launched, of which the profiler recorded none."""
 
 
 class Lack(Record, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]:
-    """What a configuration that is applied to the reader's own model may not hold."""
+    """Settings that a configuration may not have, as it is applied to the reader's own model."""
     for name, value in configuration.inductor_options.items():
         if not may_be_set(name, value):
             yield f"{place}.inductor_options sets {_shown(name)} to {_shown(str(value))}, expected {EXPECTED}"

@@ -101,15 +101,14 @@ class Operations(TorchDispatchMode):
         if not given:
             return
         for made in pytree.tree_leaves(result):
-            if not isinstance(made, torch.Tensor):
-                continue
-            for one in given:
+            for one in given if isinstance(made, torch.Tensor) else ():
                 numbers, use = self._made_of[one]
-                known, _ = self._made_of.get(made, ((), use)) if made is not one else ((), use)
-                if one.dim() == made.dim() and one.shape[0] == made.shape[0]:
-                    self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), use)
-                elif _are_frames(one, made):
-                    self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), "frames")
+                known, _ = self._made_of.get(made, ((), use))
+                if not (one.dim() == made.dim() and one.shape[0] == made.shape[0]):
+                    if not _are_frames(one, made):
+                        continue
+                    use = "frames"
+                self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), use)
 
 
 def _are_frames(clip: torch.Tensor, made: torch.Tensor) -> bool:

@@ -144,11 +144,11 @@ def _way(number: int, configuration: Configuration, *, has_formats: bool) -> str
         first = [f"    args, kwargs = by_use({configuration.input_uses!r}, {input_format}, args, kwargs)"]
     elif input_format in _FORMATS:
         call = f"model(*{input_format}(args), **{input_format}(kwargs))"
-    if configuration.freezes:
-        frozen = "with torch.no_grad(), torch._inductor.config.patch(freezing=True):"
-        body += ["", "def call(*args, **kwargs):", *first, f"    {frozen}", f"        return {call}", "", "return call"]
-    elif first:
-        body += ["", "def call(*args, **kwargs):", *first, f"    return {call}", "", "return call"]
+    if configuration.freezes or first:
+        last = [f"    return {call}"]
+        if configuration.freezes:
+            last = ["    with torch.no_grad(), torch._inductor.config.patch(freezing=True):", *_indented(last)]
+        body += ["", "def call(*args, **kwargs):", *first, *last, "", "return call"]
     else:
         body.append(f"return lambda *args, **kwargs: {call}" if input_format in _FORMATS else "return model")
     return "\n".join([f"def way_{number}(model):  # {configuration.name!r}", *_indented(body)]) + "\n"
