@@ -40,7 +40,6 @@ FURTHER_STARTS = 6
 ROUNDS = 9
 CALLS = 5
 LONGEST_SECONDS = 3600.0
-KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
 
 
 class FirstOutput(nn.Module):
@@ -158,6 +157,12 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument(
+        "--within",
+        type=float,
+        metavar="SHARE",
+        help="leave out what the diagnosis saw slower than the fastest by more than this, such as 0.15",
+    )
     parser.add_argument("--output", type=Path, help="JSON file of what was done, gone on with where it is there")
     parser.add_argument("--reports", type=Path, help="folder where diagnoses stay, with a reproducer each")
     arguments = parser.parse_args()
@@ -168,14 +173,16 @@ def main() -> None:
         for network in arguments.networks:
             if f"{network}/{mode}" in done:
                 continue
-            done[f"{network}/{mode}"] = answered(network, mode, arguments.starts, arguments.reports)
+            done[f"{network}/{mode}"] = answered(network, mode, arguments.starts, arguments.reports, arguments.within)
             if arguments.output is not None:
                 arguments.output.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
             print(_table(done), flush=True)
     print(_summary(done))
 
 
-def answered(network: str, mode: str, starts: int, reports: Path | None = None) -> dict[str, Any]:
+def answered(
+    network: str, mode: str, starts: int, reports: Path | None = None, within: float | None = None
+) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
         folder = reports or Path(name)
@@ -197,7 +204,8 @@ def answered(network: str, mode: str, starts: int, reports: Path | None = None) 
                 raise RuntimeError(f"{network} in {mode} ended with {ended.returncode}: {ended.stderr[-2000:]}")
         diagnosis = json.loads(saved.read_text(encoding="utf-8"))
     advice = diagnosis["recommendation"] or {}
-    found = times_of_all(network, mode, diagnosis, range(starts))
+    near = None if within is None else _near(diagnosis, within)
+    found = times_of_all(network, mode, diagnosis, range(starts), near)
     middle = {name: statistics.median(times["inductor"] / times[name] for times in found) for name in found[0]}
     asked = {"inductor", advice.get("configuration") or "inductor", max(middle, key=lambda name: middle[name])}
     further = times_of_all(network, mode, diagnosis, range(starts, starts + FURTHER_STARTS), asked)
@@ -219,14 +227,21 @@ def answered(network: str, mode: str, starts: int, reports: Path | None = None) 
     }
 
 
+def _near(diagnosis: dict[str, Any], within: float) -> set[str]:
+    """The default, and what the diagnosis saw about as fast as the fastest."""
+    ratios = {one["name"]: one["median"] for one in (diagnosis["comparison"] or {}).get("ratios", ())}
+    least = (1 - within) * max(1.0, *ratios.values())
+    return {"inductor"} | {name for name, ratio in ratios.items() if ratio >= least}
+
+
 def times_of_all(
     network: str, mode: str, diagnosis: dict[str, Any], starts: range, asked: set[str] | None = None
 ) -> list[dict[str, float]]:
     """
     Seconds of a call of every configuration, or of those that are asked for, in each start.
 
-    A start is one process for each configuration, all of them ready before the first is timed. They run with the
-    environment line that a report prints. Each holds another amount of memory; the first start holds none.
+    A start is one process for each configuration, all of them ready before the first is timed. Each holds
+    another amount of memory; the first start holds none.
     """
     from layoutdoctor.diagnosis.configurations import choose_configurations
     from layoutdoctor.examination.advice.applying import Call, how_to_apply
@@ -282,7 +297,7 @@ def in_turns(scripts: list[str]) -> list[float]:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, "PYTHONWARNINGS": "ignore", **KEEPS_MEMORY},
+                    env={**os.environ, "PYTHONWARNINGS": "ignore"},
                 )
             )
             if len(processes) > 1:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from layoutdoctor.reports import render
     from layoutdoctor.rules import ALL_RULES, Rule, run_rules
     from layoutdoctor.run.diagnose import diagnose
+    from layoutdoctor.run.in_process import profile
     from layoutdoctor.run.recorded import compare, examine_trace
     from layoutdoctor.subjects.recorded_inputs import record_inputs
     from layoutdoctor.testing import assert_no_redundant_conversions
@@ -67,6 +68,7 @@ __all__ = [
     "examine_trace",
     "load",
     "make_policy",
+    "profile",
     "record_inputs",
     "render",
     "run_rules",
@@ -89,6 +91,7 @@ _HOMES = {
         "reports": ("render",),
         "rules": ("ALL_RULES", "Rule", "run_rules"),
         "run.diagnose": ("diagnose",),
+        "run.in_process": ("profile",),
         "run.recorded": ("compare", "examine_trace"),
         "subjects.recorded_inputs": ("record_inputs",),
         "testing": ("assert_no_redundant_conversions",),

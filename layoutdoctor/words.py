@@ -79,6 +79,7 @@ SOURCE_WORDS: dict[SourceKind, str] = {
     "kineto_operations": "operations of a Kineto trace",
     "nsys_export": "Nsight Systems export",
     "torch_trace_log": TORCH_TRACE_LOG,
+    "captured_compiles": "compiles in one process",
     "totals_table": "table of kernel totals",
     "key_averages": "table of torch.profiler's key_averages",
     "operation_averages": "operations of torch.profiler's key_averages",

@@ -42,6 +42,7 @@ _RECOMPILE_LIMITS = "a raised limit of recompiles (many configurations may meet 
 _TRACED = "the text of the model for a reproducer, and lowering for a GPU that is not there"
 _EAGER = "operations of the eager iteration"
 _TARGET = "lowering for a GPU that is not there"
+_COMPILING_STEPS = "which steps of a running program compile (profile() records them as others)"
 
 PRIVATE_NAMES: Mapping[str, str] = {
     "torch._inductor.config.fx_graph_cache": _CACHES,
@@ -74,6 +75,8 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._dynamo.utils.counters": _BREAKS,
     "torch._dynamo.utils.guard_failures": _RECOMPILES,
     "torch._dynamo.convert_frame.FRAME_COUNTER": _RECOMPILES,
+    "torch._dynamo.callback.callback_handler": _COMPILING_STEPS,
+    "torch.autograd._profiler_enabled": "whether another profiler records this thread",
     "torch._C._current_autograd_node": _EAGER,
     "torch.autograd._get_sequence_nr": _EAGER,
     "torch._functorch.aot_autograd.make_boxed_func": _TARGET,
@@ -196,14 +199,53 @@ def inductor_config() -> Any:
     return config
 
 
+def profiler_runs() -> bool:
+    """Whether a profiler of torch records this thread."""
+    with contextlib.suppress(UnsupportedTorchError):
+        return bool(private("torch.autograd._profiler_enabled")())
+    return False
+
+
+@contextlib.contextmanager
+def lowering_every_graph() -> Iterator[None]:
+    """A block in which no cache of compiled graphs answers: a hit skips ``GraphLowering``, so nothing is captured."""
+    import torch._functorch.config as functorch_config
+
+    with (
+        _patched(inductor_config(), {"fx_graph_remote_cache": False, "fx_graph_cache": False}),
+        _patched(functorch_config, {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def on_compiles(begins: Callable[[], None]) -> Iterator[None]:
+    """
+    A block in which a function is called whenever torch.compile begins to compile, in the thread that does.
+
+    Source:
+        ``CompilationCallbackHandler.run_start_callbacks``, torch/_dynamo/callback.py, torch 2.7 to 2.13. Its list of
+        callbacks is emptied by ``torch._dynamo.reset()``.
+    """
+    handler = private("torch._dynamo.callback.callback_handler")
+    original = handler.run_start_callbacks
+
+    def run_start_callbacks(*args: Any) -> Any:
+        begins()
+        return original(*args)
+
+    with mock.patch.object(handler, "run_start_callbacks", run_start_callbacks):
+        yield
+
+
 @contextlib.contextmanager
 def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     """
     Settings under which graphs are lowered afresh, while compiled kernels are shared by source.
 
-    The caches of AOTAutograd and of FX graphs are off (a hit skips GraphLowering, so nothing would be captured); the
-    kernel caches stay, so that equal C++ and Triton kernels are compiled once for all configurations. Shapes stay
-    static. The graph of a backward is lowered with that of the forward, not when it first runs.
+    The caches of AOTAutograd and of FX graphs are off; the kernel caches stay, so that equal C++ and Triton kernels are
+    compiled once for all configurations. Shapes stay static. The graph of a backward is lowered with that of the
+    forward, not when it first runs.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
@@ -215,13 +257,12 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
 
-    inductor = {"fx_graph_remote_cache": False, "fx_graph_cache": False, **global_options}
-    functorch = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
-    functorch |= {"force_non_lazy_backward_lowering": True}
+    inductor, functorch = dict(global_options), {"force_non_lazy_backward_lowering": True}
     dynamo = {"automatic_dynamic_shapes": False, "suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:
+        stack.enter_context(lowering_every_graph())
         stack.enter_context(without_recompile_limit())
         for module, values in ((inductor_config(), inductor), (functorch_config, functorch), (dynamo_config, dynamo)):
             stack.enter_context(_patched(module, values))

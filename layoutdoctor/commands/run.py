@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.commands import several
+from layoutdoctor.commands.conclusion import prepare_conclusion
 from layoutdoctor.commands.diagnose import (
     add_options_of_diagnosis,
     carry_out,
@@ -16,12 +17,14 @@ from layoutdoctor.commands.diagnose import (
     prepare_diagnosis,
 )
 from layoutdoctor.commands.output import for_others, whole_number
+from layoutdoctor.commands.show import status_of_run
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import print_text, say, terminal_width
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.files.writing import opened
 from layoutdoctor.reports.sections.wording import clean, clean_name
+from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
     import argparse
@@ -32,11 +35,12 @@ if TYPE_CHECKING:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.usage = f"{parser.prog} [-h] SCRIPT --module PATH [options] [-- ARGUMENT...]"
+    parser.usage = f"{parser.prog} [-h] SCRIPT (--module PATH | --profile N) [options] [-- ARGUMENT...]"
     parser.description = (
         "Runs a script until it calls one of its modules, and diagnoses that module with the inputs of this call. "
-        "With --calls, it diagnoses the kinds of call among several, and says which configuration to use for which. "
-        "Nothing of the script is changed; compiled callers run eagerly until then."
+        "With --calls, it diagnoses the kinds of call among several, and says which configuration to use for which; "
+        "compiled callers run eagerly until then. With --profile, it records some steps of the script as it runs, and "
+        "reports on these alone. Nothing of the script is changed."
     )
     parser.epilog = (
         "What follows -- are the script's own arguments. Exit status: 0 done; 1 a finding at or above --fail-on; 2 "
@@ -57,6 +61,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="run until the module was called N times, or to the end: each kind of call, that is, each set of shapes "
         "of its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="N",
+        type=whole_number,
+        help="record N steps after two that warm up, and report what they convert: steps of the optimizer, else calls "
+        "of the module in which most time is spent, or of that of --module; measures nothing else",
+    )
+    parser.add_argument(
+        "--no-end", action="store_true", help="with --profile: let the script go on after the steps were recorded"
+    )
     add_options_of_diagnosis(parser)
     parser.set_defaults(device=None)
 
@@ -64,7 +78,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
     from layoutdoctor.commands.running import require_torch  # late: it takes its time
-    from layoutdoctor.workers.program import run_script
+    from layoutdoctor.workers.program import Asked, run_script
 
     script = Path(arguments.script)
     try:
@@ -72,6 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise UsageError(f"cannot run {arguments.script!r}: {why}; give the path of a Python script") from error
+    if arguments.profile is not None:
+        return _profile(arguments, script)
+    if arguments.no_end:
+        raise UsageError("cannot use --no-end without --profile: a diagnosis ends the script")
     many = arguments.calls > 1
     if many and arguments.module is None:
         raise UsageError("cannot use --calls without --module: name the module whose calls are meant")
@@ -86,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             say(f"running {script.name} until {until}")
         try:
-            outcome = run_script(script, arguments.module, arguments.words_of_script, Path(directory), arguments.calls)
+            asked = Asked(module=arguments.module, call_count=arguments.calls)
+            outcome = run_script(script, asked, arguments.words_of_script, Path(directory))
         except Interrupted as stop:
             say(f"interrupted while {script.name} ran")
             return stop.exit_status
@@ -108,6 +127,37 @@ def run(arguments: argparse.Namespace) -> int:
         if outcome.message is not None:
             say(f"{clean(outcome.message)}; what it got until then is diagnosed")
         return diagnose_calls(arguments, plan, requests, [one.call_count for one in outcome.calls])
+
+
+def _profile(arguments: argparse.Namespace, script: Path) -> int:
+    """Runs the script until some steps of it were recorded, and reports on these."""
+    from layoutdoctor.commands.running import require_torch  # late, as above
+    from layoutdoctor.recording.saved import load_recording
+    from layoutdoctor.run.recorded import diagnose_recordings
+    from layoutdoctor.workers.program import Asked, run_script
+
+    if arguments.calls > 1:
+        raise UsageError("cannot use --calls with --profile: nothing but the script's own steps is run")
+    conclusion = prepare_conclusion(arguments, [arguments.script])
+    require_torch()
+    with private_directory() as directory:
+        if not arguments.quiet:
+            until = "to its end" if arguments.no_end else f"until {count_of(arguments.profile, 'step')} were recorded"
+            say(f"running {script.name} {until}")
+        asked = Asked(module=arguments.module, steps=arguments.profile, ends=not arguments.no_end)
+        try:
+            outcome = run_script(script, asked, arguments.words_of_script, Path(directory))
+        except Interrupted as stop:
+            say(f"interrupted while {script.name} ran")
+            return stop.exit_status
+        recording = load_recording(Path(directory) / str(outcome.recording))
+    if outcome.message is not None:
+        say(clean(outcome.message))
+    command = _command(arguments.words)
+    environment = msgspec.structs.replace(recording.head.environment, command=command)
+    head = msgspec.structs.replace(recording.head, environment=environment)
+    diagnosis = diagnose_recordings([msgspec.structs.replace(recording, head=head)])
+    return conclusion.conclude(diagnosis, status_of_run(diagnosis))
 
 
 def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -> UsageError:

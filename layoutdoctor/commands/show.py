@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     sources: list[_Source] = []
     for file, kind in kinds:
         if kind == "trace":
-            sources.append(_Source(file, partial(_examine, file, arguments.max_bytes), _status_of_run))
+            sources.append(_Source(file, partial(_examine, file, arguments.max_bytes), status_of_run))
         elif kind == "diagnosis":
             sources.append(_Source(file, partial(_load, file, recheck=arguments.recheck), lambda _: 0))
     recordings = [file for file, kind in kinds if kind == "recording"]
@@ -174,7 +174,8 @@ def _annotate(diagnosis: Diagnosis, path: Path, *, source: str, max_bytes: int) 
     write_annotated_trace(diagnosis, source, path, max_bytes=max_bytes)
 
 
-def _status_of_run(diagnosis: Diagnosis) -> int:
+def status_of_run(diagnosis: Diagnosis) -> int:
+    """The exit status of the report of a run: 0 if kernels were recorded."""
     kernels = diagnosis.trials[0].kernels
     return 0 if kernels is not None and kernels.count else EXIT_INCONCLUSIVE
 

@@ -15,6 +15,7 @@ SourceKind = Literal[
     "kineto_operations",
     "nsys_export",
     "torch_trace_log",
+    "captured_compiles",
     "totals_table",
     "key_averages",
     "operation_averages",

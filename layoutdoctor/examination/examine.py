@@ -70,7 +70,7 @@ def examine(recording: Recording, call_seconds: Seconds | None = None) -> Examin
         return Examined(kernels=summarize_table(recording.totals))
     if recording.log is not None:
         return Examined(kernels=summarize_log(recording.log))
-    if recording.iterations and recording.trial.configuration.backend == "recorded":
+    if recording.iterations and recording.trial.configuration.backend == "recorded" and not recording.trial.graphs:
         return _of_events_alone(recording.iterations[0])
     return _of_graphs(recording, call_seconds)
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import torch
 
 from layoutdoctor.diagnosis.lack import Lack
@@ -31,23 +30,20 @@ from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.recording import FrameEvents, Iteration, unrest
+from layoutdoctor.recording.recording import Iteration, unrest
+from layoutdoctor.recording.steps import without_steps
 from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.recording.recording import RecordedTrace
 
     GeneratedCode = tuple[str, Iterable[str], Any]
     """A graph's name, its kernels' names, and the generated module that runs it."""
 
 _NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
 """In lines that the profiler prints."""
-
-_WHOLE_STEP = "ProfilerStep"
-"""Begins the name of the profiler's own range around an iteration."""
 
 
 class Recorder:
@@ -95,7 +91,7 @@ class Recorder:
                 _synchronize(device)
                 seconds = time.perf_counter() - begin
             profiler.export_chrome_trace(str(file))
-            events = _without_whole_steps(read_chrome_trace(TraceFile(file, file.stat().st_size)))
+            events = without_steps(read_chrome_trace(TraceFile(file, file.stat().st_size)))
             log = read_onednn_log("".join(logged)) if logged else None
             if log is not None:
                 log.other_lines.clear()  # they are the model's own, and were passed on
@@ -110,14 +106,6 @@ class Recorder:
                 with replacing(trace_file) as stream:
                     stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)
         return found
-
-
-def _without_whole_steps(events: RecordedTrace) -> RecordedTrace:
-    """The events without the profiler's own ranges around an iteration, which run nothing themselves."""
-    own = events.annotations
-    is_kept = np.array([not events.names[name].startswith(_WHOLE_STEP) for name in own.name.tolist()], bool)
-    kept = {field.name: getattr(own, field.name)[is_kept] for field in dataclasses.fields(own)}
-    return dataclasses.replace(events, annotations=FrameEvents(**kept))
 
 
 def _synchronize(device: str) -> None:

@@ -45,7 +45,7 @@ FRAME = re.compile(r"^(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+
 _LIBRARY_FILE = re.compile(
     r"(?:^|/)(?:torch|torchvision/ops|functorch|triton)/|^(?:threading|contextlib|runpy|asyncio/.*)\.py$"
     r"|^<frozen|/lib/python3\.\d+/(?!site-packages)|(?:^|/)torchinductor_[^/]*/"
-    r"|(?:^|/)aiter/jit/|(?:^|/)torch_guard\.py$"
+    r"|(?:^|/)aiter/jit/|(?:^|/)torch_guard\.py$|(?:^|/)layoutdoctor/run/"
 )
 
 _NANOSECONDS_PER_MICROSECOND = 1000

@@ -38,10 +38,11 @@ from layoutdoctor.subjects.recorded_inputs import (
 from layoutdoctor.subjects.subject import LoadedSubject, unwrap
 from layoutdoctor.subjects.transport import save_subject
 from layoutdoctor.words import listing, shape_words
-from layoutdoctor.workers.program import KindOfCall, ModuleTime, Outcome
+from layoutdoctor.workers.program import Asked, KindOfCall, ModuleTime, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     Names = Mapping[str, Any]
@@ -51,8 +52,41 @@ _LONGEST_END_SECONDS = 3.0
 _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
-class _Recorded(BaseException):
-    """Ends the script: what was asked for is there."""
+class Recorded(BaseException):
+    """Ends a script: what was asked for is there."""
+
+
+def run_as_main(script: Path, arguments: Sequence[str], watching: AbstractContextManager[object]) -> str:
+    """
+    Runs a script as ``python SCRIPT`` does, watched.
+
+    Returns:
+        How it ended, in words.
+
+    Raises:
+        SubjectError: It failed.
+    """
+    file, how = str(script.resolve()), "came to its end"
+    with users_code(script.name, Path(file).parent, file, "run"), watching:
+        sys.argv = [str(script), *arguments]
+        try:
+            runpy.run_path(file, run_name="__main__")
+        except Recorded:
+            pass
+        except SystemExit as stop:
+            how = "came to its end" if stop.code in (None, 0) else f"ended with sys.exit({stop.code!r})"
+    return how
+
+
+def leave(outcome: Outcome, directory: Path) -> NoReturn:
+    """Writes the outcome and ends the process."""
+    outcome.write(directory)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the script may have closed it
+            stream.flush()
+    with contextlib.suppress(BaseException):  # such as temporary folders of the script
+        atexit._run_exitfuncs()
+    os._exit(0)  # a thread that the script left waiting keeps nobody
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -60,14 +94,20 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: A private directory, the module's path or nothing, how many calls of it, the script, its arguments.
+        words: A private directory, what is asked for as JSON, the script, its arguments.
     """
-    program = _Program(Path(words[3]), _INDEX.sub(r".\1", words[1]) or None, Path(words[0]), int(words[2]))
+    directory, asked, script = Path(words[0]), msgspec.json.decode(words[1], type=Asked), Path(words[2])
+    path = None if asked.module is None else _INDEX.sub(r".\1", asked.module)
     try:
-        outcome = program.run(words[4:])
+        if asked.steps is not None:
+            from layoutdoctor.run.profiled import profiled  # late: only then
+
+            outcome = profiled(script, words[3:], asked, path, directory)
+        else:
+            outcome = _Program(script, path, directory, asked.call_count).run(words[3:])
     except LayoutDoctorError as error:
         outcome = Outcome.of_error(error)
-    program.leave(outcome)
+    leave(outcome, directory)
 
 
 class _Program:
@@ -91,7 +131,7 @@ class _Program:
         self._names: dict[int, tuple[str, nn.Module]] = {}  # the modules are kept, so that no id is used again
         self._looked_for: dict[int, nn.Module] = {}
         self._seconds: dict[int, list[float]] = {}
-        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, self.leave)  # a script may catch everything
+        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, leave)  # a script may catch everything
         self._at_the_latest.daemon = True
 
     def run(self, arguments: Sequence[str]) -> Outcome:
@@ -102,16 +142,9 @@ class _Program:
             SubjectError: The script failed, or did not call the module.
             UsageError: It has no such module.
         """
-        how, begin = "came to its end", time.perf_counter()
+        begin = time.perf_counter()
         try:
-            with users_code(self._script.name, Path(self._file).parent, self._file, "run"), watched_calls(self._call):
-                sys.argv = [str(self._script), *arguments]
-                try:
-                    runpy.run_path(self._file, run_name="__main__")
-                except _Recorded:
-                    pass
-                except SystemExit as stop:
-                    how = "came to its end" if stop.code in (None, 0) else f"ended with sys.exit({stop.code!r})"
+            how = run_as_main(self._script, arguments, watched_calls(self._call))
         except SubjectError as error:
             if self._kinds:
                 return self._recorded(str(error))
@@ -127,21 +160,11 @@ class _Program:
             return Outcome(modules=self._listed(time.perf_counter() - begin))
         raise self._never_called(self._path, how, arguments)
 
-    def leave(self, outcome: Outcome) -> NoReturn:
-        """Writes the outcome and ends the process."""
-        outcome.write(self._directory)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # the script may have closed it
-                stream.flush()
-        with contextlib.suppress(BaseException):  # such as temporary folders of the script
-            atexit._run_exitfuncs()
-        os._exit(0)  # a thread that the script left waiting keeps nobody
-
     def _call(self, module: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]], go_on: Callable[[], Any]) -> Any:
         if os.getpid() != self._owner:  # a process that the script forked
             return go_on()
         if self._outcome is not None:
-            raise _Recorded
+            raise Recorded
         if self._path is not None and self._is_wanted(module, self._path):
             self._record(module, self._path, *inputs)
         is_outermost = not getattr(self._thread, "is_inside", False)
@@ -159,9 +182,7 @@ class _Program:
             self._thread.is_inside = not is_outermost
 
     def _is_wanted(self, module: nn.Module, path: str) -> bool:
-        root, *rest = path.split(".")
-        for names in _scopes(lambda frame: _knows(frame, root)):
-            found = functools.reduce(_part_of, rest, names.get(root))
+        for found in modules_called(path):
             self._was_found |= isinstance(found, nn.Module)
             if found is module:
                 return True
@@ -190,10 +211,10 @@ class _Program:
         if self._outcome is None:
             return
         if threading.current_thread() is not threading.main_thread():
-            self.leave(self._outcome)  # an exception would end no more than the thread
-        self._at_the_latest.args = (self._outcome,)
+            leave(self._outcome, self._directory)  # an exception would end no more than the thread
+        self._at_the_latest.args = (self._outcome, self._directory)
         self._at_the_latest.start()
-        raise _Recorded
+        raise Recorded
 
     def _recorded(self, why_no_more: str | None = None) -> Outcome:
         return Outcome(message=why_no_more, calls=tuple(self._kinds.values()))
@@ -253,6 +274,13 @@ class _Program:
         )
         hint = "" if arguments else "; what follows -- are arguments for it"
         return UsageError(f"cannot find {path} in {script}, which {how}: {called}{hint}")
+
+
+def modules_called(path: str) -> Iterator[Any]:
+    """What the running code knows by a path such as ``pipe.vae.decoder``, the innermost function first."""
+    root, *rest = path.split(".")
+    for names in _scopes(lambda frame: _knows(frame, root)):
+        yield functools.reduce(_part_of, rest, names.get(root))
 
 
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:

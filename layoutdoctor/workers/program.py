@@ -30,6 +30,23 @@ main(sys.argv[3:])"""
 _OUTCOME = "outcome.json"
 
 
+class Asked(Message, frozen=True, kw_only=True):
+    """
+    What a script is run for.
+
+    Attributes:
+        module: As in ``pipe.vae.decoder``; None lists the modules, or has the busiest one's calls as steps.
+        call_count: How often it is to be called; of each kind of call the first is saved.
+        steps: How many steps are recorded while the script runs, and nothing is saved; None records none.
+        ends: Whether the script is ended after them.
+    """
+
+    module: str | None = None
+    call_count: int = 1
+    steps: int | None = None
+    ends: bool = True
+
+
 class ModuleTime(Message, frozen=True, kw_only=True):
     """
     A module with convolutions that a script called.
@@ -68,12 +85,14 @@ class Outcome(Message, frozen=True, kw_only=True):
         message: The error; of calls that were saved, why there are no more of them.
         calls: The kinds of call that were saved, in the order in which they came.
         modules: The list, the longest time first.
+        recording: Name of the file with what was recorded of its steps.
     """
 
     kind: str | None = None
     message: str | None = None
     calls: tuple[KindOfCall, ...] = ()
     modules: tuple[ModuleTime, ...] = ()
+    recording: str | None = None
 
     @classmethod
     def of_error(cls, error: LayoutDoctorError) -> Outcome:
@@ -87,22 +106,18 @@ class Outcome(Message, frozen=True, kw_only=True):
         part.replace(directory / _OUTCOME)
 
 
-def run_script(
-    script: Path, module: str | None, arguments: Sequence[str], directory: Path, call_count: int = 1
-) -> Outcome:
+def run_script(script: Path, asked: Asked, arguments: Sequence[str], directory: Path) -> Outcome:
     """
-    Runs a script until it calls one of its modules, which is saved with its inputs; what it prints goes to stderr.
+    Runs a script until what is asked for is there; what it prints goes to stderr.
 
     Args:
-        module: As in ``pipe.vae.decoder``; None runs the script to its end and lists the modules.
         arguments: The script's own.
-        directory: An empty one of ours, where the module goes.
-        call_count: How often it is to be called; of each kind of call the first is saved.
+        directory: An empty one of ours, where modules and recordings go.
 
     Raises:
         LayoutDoctorError: The script failed, never called the module, or the module cannot be saved.
     """
-    words = [str(os.getpid()), str(directory), module or "", str(call_count), str(script), *arguments]
+    words = [str(os.getpid()), str(directory), msgspec.json.encode(asked).decode(), str(script), *arguments]
     try:
         process = subprocess.Popen(
             [sys.executable, "-c", _CODE, json.dumps(sys.path), *words],
@@ -122,7 +137,7 @@ def run_script(
     try:
         outcome = msgspec.json.decode((directory / _OUTCOME).read_bytes(), type=Outcome)
     except FileNotFoundError:
-        before = "" if module is None else f", before {module} was called"
+        before = "" if asked.module is None else f", before {asked.module} was called"
         raise SubjectError(f"cannot run {script.name}: {how_it_ended(returncode)}{before}") from None
     if outcome.kind is not None:
         raise getattr(errors, outcome.kind)(outcome.message)

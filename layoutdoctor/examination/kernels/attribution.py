@@ -18,6 +18,7 @@ from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.recording.recording import NONE, OperationArguments
+from layoutdoctor.recording.steps import STEP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace
 
-STEP_PREFIX = "ProfilerStep#"
 _MARKED_STEP = re.compile(r"(?i)(?:^|[^a-z])(?:step|iter|iteration|batch)(?:[^a-z]|$)")
 _PART_OF_STEP = re.compile(r"(?i)optimi[sz]er|scheduler|zero_grad|scaler|load|fetch")
 _DIGITS = re.compile(r"\d+")

@@ -33,7 +33,6 @@ from layoutdoctor.words import (
     OWNER_WORDS,
     PROOF_WORDS,
     TENSOR_WORDS,
-    TORCH_TRACE_LOG,
     count_of,
     joined,
     listing,
@@ -150,12 +149,12 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
         return Answer(
-            f"Nothing can be said: none of {graphs} in the {TORCH_TRACE_LOG} could be read",
+            f"Nothing can be said: none of {graphs} could be read",
             notes=_to_diagnose(),
         )
     conversions = count_of(len(counted), "conversion")
     per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
-    claim = f"{graphs}, {conversions}{per_call} in compiled code; no times in a {TORCH_TRACE_LOG}"
+    claim = f"{graphs}, {conversions}{per_call} in compiled code; no times were recorded"
     notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
     notes += _conversion_notes(trial, "compiles", counted) if counted else []
     return Answer(claim, notes=(*notes, *_to_diagnose()))

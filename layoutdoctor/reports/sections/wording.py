@@ -159,7 +159,8 @@ def sources_of(diagnosis: Diagnosis) -> list[SourceKind]:
     """The kinds of files that kernels were read from, each once, in order."""
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
     if is_recording(diagnosis) and any(trial.kernels is None and _was_compiled(trial) for trial in ran):
-        return ["torch_trace_log"]
+        lacks_kernels = any(lack.part == "kernels" for trial in ran for lack in trial.lacks)
+        return ["captured_compiles" if lacks_kernels else "torch_trace_log"]
     return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
 
 
@@ -171,7 +172,7 @@ def _was_compiled(trial: Trial) -> bool:
 def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
     """The kind of file that a recorded run was read from."""
     sources = sources_of(diagnosis)
-    if "torch_trace_log" in sources:
+    if not {"torch_trace_log", "captured_compiles"}.isdisjoint(sources):
         return "compiles"
     return "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
 

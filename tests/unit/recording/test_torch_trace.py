@@ -71,7 +71,7 @@ def test_a_report_counts_graphs_and_conversions_and_claims_no_time() -> None:
 
     assert lines[:2] == [
         "inference.log · TORCH_TRACE log · CPU · torch 2.13.0+cpu",
-        "1 graph, 5 conversions per call in compiled code; no times in a TORCH_TRACE log",
+        "1 graph, 5 conversions per call in compiled code; no times were recorded",
     ]
 
 

@@ -18,7 +18,7 @@ from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.run.program import _Program
 from layoutdoctor.subjects.recorded_inputs import UnderAutocast
 from layoutdoctor.subjects.transport import load_subject
-from layoutdoctor.workers.program import run_script
+from layoutdoctor.workers.program import Asked, run_script
 
 if TYPE_CHECKING:
     from layoutdoctor.subjects.subject import LoadedSubject
@@ -211,16 +211,21 @@ def test_without_a_name_the_modules_with_convolutions_are_listed(tmp_path: Path)
 def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     action = "thread = threading.Thread(target=pipe, args=(z,))\nthread.start()\nthread.join()"
     directory, again = private(tmp_path), private(tmp_path)
-    run_script(script(tmp_path, action), "self.vae.decoder", ["6"], directory)
+    run_script(script(tmp_path, action), Asked(module="self.vae.decoder"), ["6"], directory)
     assert load_subject(directory / "0").args[0].shape == (2, 4, 6, 4)
     with pytest.raises(
         SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does, before"
     ):
-        run_script(script(tmp_path, "print('so far')\nsys.stdout.flush()\nos._exit(3)"), "pipe.vae.decoder", [], again)
+        run_script(
+            script(tmp_path, "print('so far')\nsys.stdout.flush()\nos._exit(3)"),
+            Asked(module="pipe.vae.decoder"),
+            [],
+            again,
+        )
     out, err = capfd.readouterr()
     assert (out, "so far" in err) == ("", True)
     with pytest.raises(UsageError, match=r"did you mean pipe\.vae\.decoder"):
-        run_script(script(tmp_path), "pipe.vae.decodr", [], again)
+        run_script(script(tmp_path), Asked(module="pipe.vae.decodr"), [], again)
 
 
 def test_a_script_that_catches_everything_ends_with_all_that_it_started(
@@ -238,7 +243,7 @@ while True:
     directory = private(tmp_path)
     monkeypatch.chdir(tmp_path)
 
-    run_script(script(tmp_path, action), "pipe.vae.decoder", [], directory)
+    run_script(script(tmp_path, action), Asked(module="pipe.vae.decoder"), [], directory)
 
     assert load_subject(directory / "0").args[0].shape == (2, 4, 8, 4)
     started = [int(line) for line in (tmp_path / "pids").read_text().split()]

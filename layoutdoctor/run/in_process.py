@@ -1,0 +1,404 @@
+"""
+``profile()``: what a program that runs anyway converts, seen in its own process.
+
+Compiles inside the block are captured as a diagnosis captures them, a few steps run under torch.profiler, and the two
+are joined. The program itself goes on as without it; whatever fails here is a line in the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import sys
+import threading
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from layoutdoctor._version import __version__
+from layoutdoctor.capture.compat import lowering_every_graph, notes_on_torch, on_compiles, profiler_runs, triton_version
+from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis.subject import Subject
+from layoutdoctor.diagnosis.trial import Failure, Observed
+from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.examination.counts import counted_conversions, sum_of_known, sum_seconds
+from layoutdoctor.examination.kernels.operations import COMPILED_RANGES
+from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
+from layoutdoctor.measure.steps import StepRecorder
+from layoutdoctor.measure.timing import kind_of
+from layoutdoctor.recording.reading import RECORDED, device_of
+from layoutdoctor.recording.recording import Head, Iteration, Recording
+from layoutdoctor.recording.steps import single_steps
+from layoutdoctor.run.recorded import diagnose_recordings
+from layoutdoctor.run.watching import now
+from layoutdoctor.units import sum_if_all_known
+from layoutdoctor.words import count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType, TracebackType
+
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.recording.recording import RecordedTrace
+    from layoutdoctor.units import Seconds
+
+MOST_STEPS = 5
+_MOST_SECONDS = 60.0
+"""A recording is ended at the first occasion after so long: every operation of it takes memory, a kilobyte or two."""
+
+_ROOM_BYTES = 4 << 30
+
+_COMPILED_BEFORE = (
+    "compiled code ran that was compiled before the block, so its graphs and conversions are not known: call "
+    "torch._dynamo.reset() at the beginning of the block, or record the run with TORCH_TRACE"
+)
+_COMPILED_WITHIN = (
+    "the block compiled while it ran, so no kernels were recorded: mark its steps (seen.step() after each, three at "
+    "the least), or run the model once before the block, if it is not to be compiled in it"
+)
+
+_NOTHING = "nothing ran in it"
+_UNNAMED = "this process"
+_NO_OPERATION = (
+    "no operation of torch ran in the thread of the block: those of other threads are not recorded, so open it in the "
+    "thread that runs the model"
+)
+
+_turn = threading.Lock()
+
+
+class Profile:
+    """
+    A block of a program, and what was seen of it; ``print`` shows the report.
+
+    Attributes:
+        diagnosis: One trial, ``recorded``: decisions, graphs and conversions of what was compiled in the block, the
+            kernels of its steps, round trips and findings. Made when it is first asked for.
+    """
+
+    def __init__(self, steps: object = MOST_STEPS, name: str | None = None) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise UsageError(f"cannot record {steps!r} steps: expected a number from 1 on")
+        self._most_steps = steps
+        self._capture = CompileCapture()
+        self._stack = contextlib.ExitStack()
+        self._folder: Path | None = None
+        self._recorder: StepRecorder | None = None
+        self._recorded: list[StepRecorder] = []
+        self._seen: Recording | None = None
+        self._recorded_seconds: list[Seconds] = []
+        self._later_seconds: list[Seconds] = []  # of steps after those that were recorded, which are as warm
+        self.step_count = self._dropped_count = 0
+        self._began = self._recording_since = 0.0
+        self._is_open = self._is_over = self._compiled = self._compiles = False
+        self._thread = threading.get_ident()
+        self._name, self._notes, self._problems = name, list[str](), list[str]()
+
+    # ------------------------------------------------------------------------------------------ the block
+    def __enter__(self) -> Profile:
+        if self._is_open or self._seen is not None:
+            raise UsageError("cannot enter a block of profile() twice: make a new one with layoutdoctor.profile()")
+        self._is_open = True
+        self._name, self._thread = self._name or _name_of(sys._getframe(1)), threading.get_ident()
+        with self._noting("the block"):
+            self._begin()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        if kind is not None:
+            self._notes.append(f"{kind.__name__} ended the block")
+        with self._noting("the end of the block"):
+            self._stop(is_kept=self.step_count > 0 or not self._compiled)
+        traces: list[tuple[int, RecordedTrace]] = []
+        with self._noting("the profiler's trace"):
+            traces = [(recorder.step_count, recorder.read()) for recorder in self._recorded]
+        with self._noting("the end of the block"):
+            self._stack.close()
+        self._seen = self._recording_of(traces)
+
+    def step(self) -> None:
+        """
+        A step of the program ends, and the next one begins.
+
+        The first two warm up; then as many are recorded as were asked for, without those that compile.
+        """
+        elapsed = time.perf_counter() - self._began
+        if not self._is_open or self._folder is None:
+            return
+        if threading.get_ident() != self._thread:
+            self._problems.append("step() was called in another thread than the block's, which has no part in it")
+            return
+        with self._noting("a step"):
+            self._end_step(elapsed)
+        self._began = time.perf_counter()
+
+    def _begin(self) -> None:
+        if not _turn.acquire(blocking=False):
+            self._problems.append("another block of layoutdoctor.profile() is open in this process")
+            return
+        self._stack.callback(_turn.release)
+        self._folder = Path(self._stack.enter_context(private_directory()))
+        self._notes += notes_on_torch()
+        self._stack.enter_context(lowering_every_graph())
+        self._stack.enter_context(self._capture)
+        self._stack.enter_context(on_compiles(self._on_compile))
+        if profiler_runs():
+            self._problems.append("another profiler records this thread, and torch has one at a time: end it first")
+            self._most_steps = 0
+            return
+        gc.callbacks.append(self._on_collection)
+        self._stack.callback(gc.callbacks.remove, self._on_collection)
+        self._record()
+
+    def _end_step(self, elapsed: Seconds) -> None:
+        self.step_count += 1
+        compiled, self._compiles = self._compiles, False
+        recorder = self._recorder
+        if self.step_count == 1 or compiled:
+            self._stop(is_kept=not compiled)
+        elif recorder is None:
+            self._later_seconds.append(elapsed)
+        else:
+            if recorder.step_count >= 0:
+                self._recorded_seconds.append(elapsed)
+            recorder.step()
+            if self.kept_count >= self._most_steps or (recorder.step_count > 0 and self._is_late()):
+                self._stop()
+        if self._recorder is None and self.kept_count < self._most_steps:
+            self._record()
+
+    def _record(self) -> None:
+        assert self._folder is not None
+        generated = [(graph.name, graph.kernel_names, module) for graph, module in self._capture.captured]
+        file = self._folder / f"{len(self._recorded)}.json"
+        self._recording_since = time.perf_counter()
+        self._recorder = StepRecorder(file, generated, skips_one=self.step_count > 0)
+
+    def _stop(self, *, is_kept: bool = True) -> None:
+        """Ends the recording; steps that have not ended are no part of it."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            is_kept = is_kept and (self.step_count <= 1 or recorder.step_count > 0)
+            recorder.stop(is_kept=is_kept)
+            if is_kept:
+                self._recorded.append(recorder)
+
+    @property
+    def kept_count(self) -> int:
+        """Steps that were recorded."""
+        running = [] if self._recorder is None else [self._recorder]
+        return sum(max(0, recorder.step_count) for recorder in (*self._recorded, *running))
+
+    def _is_late(self) -> bool:
+        if time.perf_counter() - self._recording_since < _MOST_SECONDS:
+            return False
+        self._most_steps = 0
+        self._notes.append(f"no more was recorded after {_MOST_SECONDS:.0f} s: what is recorded takes memory")
+        return True
+
+    def _on_compile(self) -> None:
+        self._compiled = self._compiles = True
+        if self._recorder is not None and threading.get_ident() == self._thread:
+            with self._noting("a compile"):
+                self._dropped_count += self._recorder.step_count >= 0 and self.step_count > 0
+                self._stop(is_kept=self.step_count > 0)
+
+    def _on_collection(self, phase: str, _: object) -> None:
+        """Ends a recording without steps after its time; garbage is collected within the block's thread as it runs."""
+        is_ours = phase == "stop" and threading.get_ident() == self._thread
+        if is_ours and self._recorder is not None and self.step_count == 0 and self._is_late():
+            with self._noting("the end of the recording"):
+                self._stop()
+
+    @contextlib.contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """Turns any failure of ours into a note: the program goes on."""
+        try:
+            yield
+        except Exception as error:
+            self._problems.append(f"{what} could not be recorded: {first_line(error)}")
+
+    # ------------------------------------------------------------------------------------------ what was seen
+    def _recording_of(self, traces: list[tuple[int, RecordedTrace]]) -> Recording:
+        graphs = self._capture.graphs
+        steps = [step for count, trace in traces for step in single_steps(trace, count)]
+        whole = max(traces, key=lambda one: one[0], default=(0, None))[1]
+        device = ("cuda" if torch.cuda.is_initialized() else "cpu") if whole is None else device_of(whole)
+        iterations = [Iteration(events=step, device=device) for step in steps] if graphs else []
+        if not graphs and whole is not None:
+            iterations = [Iteration(events=whole, device=device)]
+        lacks = [*self._lacks(whole, has_kernels=bool(iterations)), *(one for r in self._recorded for one in r.lacks)]
+        trial = Observed(
+            configuration=RECORDED,
+            status="ok",
+            graphs=graphs,
+            recompile_count=len(self._capture.recompile_reasons),
+            graph_break_reasons=self._capture.graph_break_reasons,
+            recompile_reasons=self._capture.recompile_reasons,
+            lacks=tuple(lacks),
+            ran_as_eager=self._compiled and self._capture.lowered_count == 0,
+        )
+        if not graphs and not iterations:
+            failure = Failure(kind="profile", message="; ".join(dict.fromkeys(self._problems)) or _NOTHING)
+            trial = msgspec.structs.replace(trial, status="failed", failure=failure)
+        environment = describe_environment(device or "cpu", triton=triton_version(), command=None)
+        if iterations and graphs and _has_room(device or "cpu"):  # parts of a kernel are estimated by their bytes
+            bandwidth = measure_copy_bandwidth(device or "cpu")
+            environment = msgspec.structs.replace(environment, copy_bandwidth_bytes_per_second=bandwidth)
+        notes = (*self._step_notes(), *dict.fromkeys((*self._notes, *self._problems)))
+        head = Head(
+            layoutdoctor_version=__version__,
+            created_at=now(),
+            environment=environment,
+            subject=Subject(name=self._name or _UNNAMED, mode="trace", device=device, inputs=(), notes=notes),
+            configurations=(RECORDED.name,),
+        )
+        return Recording(head=head, trial=trial, iterations=tuple(iterations), was_profiled=bool(graphs))
+
+    def _lacks(self, whole: RecordedTrace | None, *, has_kernels: bool) -> Iterator[Lack]:
+        for failure in self._capture.failures:
+            yield Lack(part="graphs", reason=f"not recorded: {failure}")
+        if whole is not None and not self._compiled and any(name.startswith(COMPILED_RANGES) for name in whole.names):
+            yield Lack(part="graphs", reason=_COMPILED_BEFORE)
+        if whole is not None and not len(whole.operations):
+            yield Lack(part="operations", reason=_NO_OPERATION)
+        if not has_kernels and self._compiled and self._most_steps:
+            yield Lack(part="kernels", reason=_COMPILED_WITHIN)
+
+    def _step_notes(self) -> Iterator[str]:
+        """How many steps were recorded, what that cost, and what was left out."""
+        rank = _rank()
+        if rank is not None:
+            yield f"rank {rank} of {torch.distributed.get_world_size()}"
+        if self.step_count and self.kept_count:
+            slower = self._slowdown()
+            cost = "" if slower is None else f", and took {slower:.2f} times as long meanwhile"
+            yield f"{self.kept_count} of {count_of(self.step_count, 'step')} were recorded{cost}"
+        elif self.step_count and self._recorded:
+            yield "the first step was recorded, as there were too few: what warms up is part of it"
+        if self._dropped_count:
+            yield f"{count_of(self._dropped_count, 'step')} in which something was compiled left out"
+
+    def _slowdown(self) -> float | None:
+        """The time of a step that was recorded over that of a later one; None if there are too few."""
+        recorded, later = self._recorded_seconds, self._later_seconds
+        return statistics.median(recorded) / statistics.median(later) if recorded and len(later) > 1 else None
+
+    @property
+    def recording(self) -> Recording:
+        """
+        What was seen, before it is examined.
+
+        Raises:
+            UsageError: The block has not ended.
+        """
+        if self._seen is None:
+            raise UsageError("cannot diagnose yet: the block of layoutdoctor.profile() has not ended")
+        return self._seen
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether nothing more will be recorded."""
+        return self._recorder is None and self.kept_count >= self._most_steps
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """The diagnosis of what was seen; raises ``UsageError`` while the block is open."""
+        return diagnose_recordings([self.recording])
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """
+        Numbers for a logger, each of one step; what was not recorded is left out.
+
+        ``step_seconds`` of the steps after the recorded ones, ``recorded_step_count``, ``kernel_seconds_per_step``,
+        ``conversion_count_per_step``, ``conversion_seconds_per_step``, ``conversion_mib_per_step``,
+        ``conversion_share`` of the kernels' time, ``round_trip_count``, ``round_trip_seconds_per_step``,
+        ``finding_count``.
+        """
+        diagnosis, trial = self.diagnosis, self.diagnosis.trials[0]
+        found: dict[str, float | None] = {
+            "step_seconds": statistics.median(self._later_seconds) if self._later_seconds else None,
+            "recorded_step_count": self.kept_count,
+            "finding_count": len(diagnosis.findings),
+        }
+        if trial.status == "ok":
+            steps = 1 if trial.graphs and trial.graphs[0].buffers else max(1, self.kept_count)
+            counted = counted_conversions(trial)
+            kernels, spent = trial.kernel_seconds, sum_seconds(counted)
+            moved = sum_of_known(conversion.bytes_moved for conversion in counted)
+            found |= {
+                "kernel_seconds_per_step": None if kernels is None else kernels / steps,
+                "conversion_count_per_step": len(counted) / steps,
+                "conversion_seconds_per_step": None if spent is None else spent / steps,
+                "conversion_mib_per_step": None if moved is None else moved / steps / (1 << 20),
+                "conversion_share": spent / kernels if kernels and spent is not None else None,
+                "round_trip_count": len(trial.redundant_pairs) / steps,
+                "round_trip_seconds_per_step": sum_if_all_known(*(pair.seconds for pair in trial.redundant_pairs)),
+            }
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the report, as ``Diagnosis.save`` does.
+
+        In a process group each rank writes a file of its own: ``report.rank1.html`` for ``report.html``.
+        """
+        rank, path = _rank(), Path(path)
+        self.diagnosis.save(path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
+
+    def __str__(self) -> str:
+        return str(self.diagnosis) if self._seen is not None else repr(self)
+
+    def __repr__(self) -> str:
+        state = "open" if self._is_open else "not entered" if self._seen is None else "over"
+        return f"<layoutdoctor.profile of {self._name or _UNNAMED}: {state}, {count_of(self.step_count, 'step')}>"
+
+    def _repr_html_(self) -> str:
+        return self.diagnosis._repr_html_()
+
+
+def profile(*, steps: int = MOST_STEPS) -> Profile:
+    """
+    A ``with`` block around any code of this process, of which a few steps are recorded and diagnosed.
+
+    Call ``step()`` of what it gives after each step of a loop; without that the whole block is one step. The code runs
+    as it would without it, but that graphs are compiled afresh and not taken from Inductor's caches.
+
+    Args:
+        steps: How many steps to record; the first two, and those that compile, are not.
+
+    Raises:
+        UsageError: That is no number of steps.
+    """
+    return Profile(steps)
+
+
+def _name_of(frame: FrameType) -> str:
+    """The file and line of the block."""
+    file = frame.f_code.co_filename
+    return _UNNAMED if file.startswith("<") else f"{Path(file).name}:{frame.f_lineno}"
+
+
+def _has_room(device: str) -> bool:
+    """Whether a large tensor may be copied beside the program's own."""
+    return kind_of(device) == "cpu" or torch.cuda.mem_get_info(device)[0] > _ROOM_BYTES
+
+
+def _rank() -> int | None:
+    """The rank in a process group of several; None without one."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        return int(distributed.get_rank())
+    return None

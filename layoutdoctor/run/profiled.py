@@ -1,0 +1,136 @@
+"""A user's script under ``profile()``: its steps are those of its optimizer, or the calls of its busiest module."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from layoutdoctor.errors import SubjectError
+from layoutdoctor.files.writing import RECORDING_SUFFIX
+from layoutdoctor.recording.saved import save_recording
+from layoutdoctor.run.in_process import Profile
+from layoutdoctor.run.program import Recorded, modules_called, run_as_main
+from layoutdoctor.workers.program import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from layoutdoctor.workers.program import Asked
+
+_RECORDING = f"steps{RECORDING_SUFFIX}"
+
+
+def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | None, directory: Path) -> Outcome:
+    """
+    Runs a script until enough steps of it were recorded, and leaves the recording in a file.
+
+    Args:
+        path: The module whose calls are steps; None for the optimizer's steps, or the calls of the busiest module.
+
+    Raises:
+        SubjectError: The script failed before anything was recorded.
+    """
+    assert asked.steps is not None
+    profile = Profile(asked.steps, name=script.name)
+    steps = _Steps(profile, path, ends=asked.ends)
+    message = None
+    try:
+        how = run_as_main(script, arguments, steps.watching())
+    except SubjectError as error:
+        if not profile.kept_count:
+            raise
+        message = str(error)
+    else:
+        if not profile.kept_count:
+            message = f"{script.name} {how} after {profile.step_count} steps: too few to record one warm"
+    save_recording(profile.recording, directory / _RECORDING)
+    return Outcome(message=message, recording=_RECORDING)
+
+
+class _Steps:
+    """
+    Ends a step of a profile whenever the script has ended one of its own.
+
+    Attributes:
+        profile: Open while the script is watched.
+    """
+
+    def __init__(self, profile: Profile, path: str | None, *, ends: bool) -> None:
+        self.profile = profile
+        self._path, self._ends = path, ends
+        self._owner, self._thread = os.getpid(), threading.get_ident()
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._depth = 0
+        self._seconds: dict[int, float] = {}
+        self._modules: list[nn.Module] = []  # kept, so that no id is used again
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """A block in which the script's steps are seen; compiled code stays compiled."""
+        call, seen = nn.Module.__call__, self._call
+
+        # The profiler's tracer of Python takes this function's local of the name "self" for the module that is called.
+        @functools.wraps(call)
+        def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # What is being traced is none of the script's own calls; the branch leaves nothing in the graph.
+            if torch.compiler.is_compiling():
+                return call(self, *args, **kwargs)
+            return seen(self, functools.partial(call, self, *args, **kwargs))
+
+        hook = register_optimizer_step_post_hook(self._stepped) if self._path is None else None
+        nn.Module.__call__ = watched
+        try:
+            with self.profile:
+                yield
+        finally:
+            nn.Module.__call__ = call
+            if hook is not None:
+                hook.remove()
+
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._owner or threading.get_ident() != self._thread
+
+    def _call(self, module: nn.Module, go_on: Callable[[], Any]) -> Any:
+        if self._is_elsewhere() or self._optimizer is not None:
+            return go_on()
+        if self._path is not None:
+            is_wanted = any(found is module for found in modules_called(self._path))
+            result = go_on()
+            if is_wanted:
+                self._step()
+            return result
+        if self._depth:
+            return go_on()
+        self._depth, begin = 1, time.perf_counter()
+        try:
+            result = go_on()
+        finally:
+            self._depth = 0
+            if id(module) not in self._seconds:
+                self._modules.append(module)
+            self._seconds[id(module)] = self._seconds.get(id(module), 0.0) + time.perf_counter() - begin
+        is_forward_of_training = module.training and torch.is_grad_enabled()
+        if self._seconds[id(module)] == max(self._seconds.values()) and not is_forward_of_training:
+            self._step()
+        return result
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._is_elsewhere():
+            return
+        self._optimizer = self._optimizer or optimizer
+        if self._optimizer is optimizer:
+            self._step()
+
+    def _step(self) -> None:
+        self.profile.step()
+        if self._ends and self.profile.has_enough:
+            raise Recorded
