@@ -21,6 +21,8 @@ DEFAULT_COMMAND = "diagnose"
 _FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_OR_URL")
 """Arguments that are completed with files."""
 _COMPLETION = "--print-completion"
+_CHECK = "--check"
+"""As a first word, the subcommand of this name."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
@@ -29,7 +31,8 @@ The word 'diagnose' may be left out:
   layoutdoctor model.py                                       which configuration is fastest, and why
   layoutdoctor model.py --mode training --output report.md    a report for an issue
   layoutdoctor show trace.json.gz                             conversions in a recorded run
-  layoutdoctor compare old.json new.json                      what changed between two versions"""
+  layoutdoctor compare old.json new.json                      what changed between two versions
+  layoutdoctor --check                                        what of this machine bears on a diagnosis"""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -167,6 +170,8 @@ def with_command(words: Sequence[str]) -> list[str]:
     """The command line with its subcommand, which may be left out for a diagnosis, before the options that all have."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
+    if name == [_CHECK]:
+        name = [_CHECK.removeprefix("--")]
     if name and name[0].startswith(_COMPLETION):
         return [*name, *rest]
     if name and (name[0] in COMMANDS or name[0] in ALIASES):

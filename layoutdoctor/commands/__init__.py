@@ -18,6 +18,7 @@ COMMANDS = {
     "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
     "explain": "the rules, and what each means",
     "schema": "the JSON Schema of a saved diagnosis",
+    "check": "what of this machine bears on a diagnosis, and what will not be recorded (also --check)",
 }
 """Each with its line in the help."""
 

@@ -36,7 +36,7 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import listing
 from layoutdoctor.workers.launcher import kept_launcher
 from layoutdoctor.workers.messages import Progress
-from layoutdoctor.workers.processes import kill_with_all_it_started
+from layoutdoctor.workers.processes import OtherPrograms, kill_with_all_it_started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,6 +53,8 @@ _SEEN_VARIABLES = re.compile(
 )
 """Variables of the environment that may change the code that runs, or how long it takes."""
 _REPRODUCER_SECONDS = 600.0
+_LOOK_SECONDS = 1.0
+_BUSY_CORES = 0.5
 _MOST_LINES = 12
 
 
@@ -213,8 +215,15 @@ class Running:
         left = tuple(one for one in request.configurations if one.name not in names)
         if folder is not None and (folder.is_done or not left):
             return diagnose_recordings(folder.recordings)
+        watched: list[OtherPrograms] = [OtherPrograms()]
         with showing_progress(quiet=quiet) as display:
-            self._watch = Watch(display, self._show, self._show_table, lost)
+
+            def show(progress: Progress) -> None:
+                if watched and watched[0].elapsed > _LOOK_SECONDS:
+                    _say_if_busy(watched.pop())
+                display(progress)
+
+            self._watch = Watch(show, self._show, self._show_table, lost)
             request = msgspec.structs.replace(request, configurations=left)
             diagnosis = diagnose_request(kept_launcher(), request, self._watch)
         if folder is not None:
@@ -263,6 +272,13 @@ class Running:
         for table in build_view(self._conclusion.for_others(diagnosis_of(recordings))).tables[:1]:
             for _, line in table_lines(table.narrow, 100):
                 logger.info("%s", line)
+
+
+def _say_if_busy(others: OtherPrograms) -> None:
+    """Says so before minutes are spent, if other programs use much of the machine."""
+    cores = others.cores
+    if cores is not None and cores > _BUSY_CORES:
+        logger.info("other programs use %.1f cores: times will vary; end them, or diagnose later", cores)
 
 
 def say_stages(diagnosis: Diagnosis) -> None:

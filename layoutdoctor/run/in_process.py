@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 5
 _MOST_SECONDS = 60.0
+_MOST_SECONDS_OF_STEPS = 300.0
 """A recording is ended at the first occasion after so long: every operation of it takes memory, a kilobyte or two."""
 
 _ROOM_BYTES = 4 << 30
@@ -201,10 +202,11 @@ class Profile:
         return sum(max(0, recorder.step_count) for recorder in (*self._recorded, *running))
 
     def _is_late(self) -> bool:
-        if time.perf_counter() - self._recording_since < _MOST_SECONDS:
+        limit = _MOST_SECONDS_OF_STEPS if self.step_count else _MOST_SECONDS
+        if time.perf_counter() - self._recording_since < limit:
             return False
         self._most_steps = 0
-        self._notes.append(f"no more was recorded after {_MOST_SECONDS:.0f} s: what is recorded takes memory")
+        self._notes.append(f"no more was recorded after {limit:.0f} s: what is recorded takes memory")
         return True
 
     def _on_compile(self) -> None:

@@ -25,8 +25,7 @@ _ENDS = {
     "checking outputs": 54,
     "timing all configurations in turns": 67,
     "timing the best again in further processes": 86,
-    "profiling": 89,
-    "timing with the allocator's own settings": 98,
+    "profiling": 98,
     "looking for findings": 100,
 }
 _COMPILING_FROM = _ENDS["running the model in eager mode"]  # how long that takes shows with the first configuration

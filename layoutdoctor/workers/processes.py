@@ -16,6 +16,8 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from layoutdoctor.units import Seconds
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -99,6 +101,38 @@ def busy_seconds() -> float | None:
         times = psutil.cpu_times(percpu=True)
         return sum(sum(one) - one.idle - getattr(one, "iowait", 0.0) for n, one in enumerate(times) if n in usable)
     return None
+
+
+class OtherPrograms:
+    """The work of other programs from the moment that this is made."""
+
+    def __init__(self) -> None:
+        self._begin, self._before = time.monotonic(), self._seconds()
+
+    @property
+    def elapsed(self) -> Seconds:
+        """How long it has looked."""
+        return time.monotonic() - self._begin
+
+    @property
+    def cores(self) -> float | None:
+        """Cores that they used, on average; None if the system does not say."""
+        after = self._seconds()
+        if self._before is None or after is None:
+            return None
+        return max(0.0, after - self._before) / max(self.elapsed, 1e-3)
+
+    @staticmethod
+    def _seconds() -> float | None:
+        """Processor time that neither this process nor any that it started has used."""
+        busy = busy_seconds()
+        if busy is None:
+            return None
+        for pid in (os.getpid(), *(process.pid for process in started_by(os.getpid()))):
+            with contextlib.suppress(psutil.Error):
+                times = psutil.Process(pid).cpu_times()
+                busy -= times.user + times.system + times.children_user + times.children_system
+        return busy
 
 
 def die_with(parent: int) -> None:

@@ -199,6 +199,7 @@ def test_a_thread_that_runs_the_model_is_not_recorded(model: BackAndForth, image
 
 def test_a_long_recording_is_ended(model: BackAndForth, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_process, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(in_process, "_MOST_SECONDS_OF_STEPS", 0.0)
     seen = run(model, images, 9)
     assert seen.summary["recorded_step_count"] == 1
     with layoutdoctor.profile() as whole, torch.no_grad():
