@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import statistics
 import sys
 import threading
@@ -26,7 +27,7 @@ from layoutdoctor.capture.session import CompileCapture
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.subject import Subject
 from layoutdoctor.diagnosis.trial import Failure, Observed
-from layoutdoctor.errors import UsageError, first_line
+from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.examination.counts import counted_conversions, sum_of_known, sum_seconds
 from layoutdoctor.examination.kernels.operations import COMPILED_RANGES
 from layoutdoctor.files.scratch import private_directory
@@ -72,6 +73,8 @@ _NO_OPERATION = (
     "thread that runs the model"
 )
 
+_ELSEWHERE = "step() was called in another thread or process than the block's, which has no part in it"
+
 _turn = threading.Lock()
 
 
@@ -98,8 +101,9 @@ class Profile:
         self._later_seconds: list[Seconds] = []  # of steps after those that were recorded, which are as warm
         self.step_count = self._dropped_count = 0
         self._began = self._recording_since = 0.0
-        self._is_open = self._is_over = self._compiled = self._compiles = False
-        self._thread = threading.get_ident()
+        self._is_open = self._compiled = self._compiles = False
+        self._owner = (os.getpid(), threading.get_ident())
+        self._broken: str | None = None
         self._name, self._notes, self._problems = name, list[str](), list[str]()
 
     # ------------------------------------------------------------------------------------------ the block
@@ -107,7 +111,7 @@ class Profile:
         if self._is_open or self._seen is not None:
             raise UsageError("cannot enter a block of profile() twice: make a new one with layoutdoctor.profile()")
         self._is_open = True
-        self._name, self._thread = self._name or _name_of(sys._getframe(1)), threading.get_ident()
+        self._name, self._owner = self._name or _name_of(sys._getframe(1)), (os.getpid(), threading.get_ident())
         with self._noting("the block"):
             self._begin()
         self._began = time.perf_counter()
@@ -126,7 +130,15 @@ class Profile:
             traces = [(recorder.step_count, recorder.read()) for recorder in self._recorded]
         with self._noting("the end of the block"):
             self._stack.close()
-        self._seen = self._recording_of(traces)
+        try:
+            self._seen = self._recording_of(traces)
+        except Exception as error:  # the program goes on without a report
+            self._broken = first_line(error)
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the thread of the block, and no process that was forked within it."""
+        return self._owner == (os.getpid(), threading.get_ident())
 
     def step(self) -> None:
         """
@@ -137,8 +149,9 @@ class Profile:
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
             return
-        if threading.get_ident() != self._thread:
-            self._problems.append("step() was called in another thread than the block's, which has no part in it")
+        if not self._is_here:
+            if _ELSEWHERE not in self._problems:
+                self._problems.append(_ELSEWHERE)
             return
         with self._noting("a step"):
             self._end_step(elapsed)
@@ -150,10 +163,11 @@ class Profile:
             return
         self._stack.callback(_turn.release)
         self._folder = Path(self._stack.enter_context(private_directory()))
-        self._notes += notes_on_torch()
-        self._stack.enter_context(lowering_every_graph())
-        self._stack.enter_context(self._capture)
-        self._stack.enter_context(on_compiles(self._on_compile))
+        with self._noting("what is compiled"):
+            self._notes += notes_on_torch()
+            self._stack.enter_context(lowering_every_graph())
+            self._stack.enter_context(self._capture)
+            self._stack.enter_context(on_compiles(self._on_compile))
         if profiler_runs():
             self._problems.append("another profiler records this thread, and torch has one at a time: end it first")
             self._most_steps = 0
@@ -167,7 +181,8 @@ class Profile:
         compiled, self._compiles = self._compiles, False
         recorder = self._recorder
         if self.step_count == 1 or compiled:
-            self._stop(is_kept=not compiled)
+            self._dropped_count += compiled and recorder is not None and self.step_count > 1
+            self._stop(is_kept=self.step_count > 1 or not compiled)
         elif recorder is None:
             self._later_seconds.append(elapsed)
         else:
@@ -211,15 +226,15 @@ class Profile:
 
     def _on_compile(self) -> None:
         self._compiled = self._compiles = True
-        if self._recorder is not None and threading.get_ident() == self._thread:
+        if self._recorder is not None and self._is_here:
             with self._noting("a compile"):
                 self._dropped_count += self._recorder.step_count >= 0 and self.step_count > 0
                 self._stop(is_kept=self.step_count > 0)
 
     def _on_collection(self, phase: str, _: object) -> None:
         """Ends a recording without steps after its time; garbage is collected within the block's thread as it runs."""
-        is_ours = phase == "stop" and threading.get_ident() == self._thread
-        if is_ours and self._recorder is not None and self.step_count == 0 and self._is_late():
+        is_due = phase == "stop" and self._recorder is not None and self.step_count == 0
+        if is_due and self._is_here and self._is_late():
             with self._noting("the end of the recording"):
                 self._stop()
 
@@ -304,7 +319,10 @@ class Profile:
 
         Raises:
             UsageError: The block has not ended.
+            TraceError: What was seen could not be put together.
         """
+        if self._broken is not None:
+            raise TraceError(f"cannot diagnose the block of layoutdoctor.profile(): {self._broken}")
         if self._seen is None:
             raise UsageError("cannot diagnose yet: the block of layoutdoctor.profile() has not ended")
         return self._seen
@@ -336,7 +354,7 @@ class Profile:
             "finding_count": len(diagnosis.findings),
         }
         if trial.status == "ok":
-            steps = 1 if trial.graphs and trial.graphs[0].buffers else max(1, self.kept_count)
+            steps = 1 if self.recording.trial.graphs else max(1, self.kept_count)
             counted = counted_conversions(trial)
             kernels, spent = trial.kernel_seconds, sum_seconds(counted)
             moved = sum_of_known(conversion.bytes_moved for conversion in counted)
@@ -361,7 +379,7 @@ class Profile:
         self.diagnosis.save(path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
 
     def __str__(self) -> str:
-        return str(self.diagnosis) if self._seen is not None else repr(self)
+        return str(self.diagnosis) if self._seen is not None else self._broken or repr(self)
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "not entered" if self._seen is None else "over"

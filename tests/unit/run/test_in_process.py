@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import threading
 from pathlib import Path
@@ -193,8 +194,43 @@ def test_a_thread_that_runs_the_model_is_not_recorded(model: BackAndForth, image
         thread.start()
         thread.join()
     said = notes(seen)
-    assert "step() was called in another thread" in said
+    assert "step() was called in another thread or process" in said
     assert "no operation of torch ran in the thread of the block" in said
+
+
+def test_what_fails_here_is_no_failure_of_the_program(
+    model: BackAndForth, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of ours that may fail, in turn: the program's own outputs come, and the report says what is missing."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("not today")
+
+    parts = ("private_directory", "lowering_every_graph", "StepRecorder", "profiler_runs", "describe_environment")
+    for part in parts:
+        with monkeypatch.context() as patch:
+            patch.setattr(in_process, part, fails)
+            with layoutdoctor.profile() as seen, torch.no_grad():
+                outputs = [model(images) for _ in range(3)]
+                seen.step()
+        assert len(outputs) == 3
+        assert "not today" in " ".join(str(seen).split()), part
+    assert directions(run(model, images, 3)) == [("to_channels_last", 1), ("to_contiguous", 1)]
+
+
+def test_a_process_that_is_forked_within_the_block_has_no_part_in_it(model: BackAndForth, images: torch.Tensor) -> None:
+    seen = layoutdoctor.profile()
+    with seen, torch.no_grad():
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            seen.step()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        for _ in range(3):
+            model(images)
+            seen.step()
+    assert seen.summary["recorded_step_count"] == 1
 
 
 def test_a_long_recording_is_ended(model: BackAndForth, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
