@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+import layoutdoctor
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.measure.environment import card_state, room_beside
@@ -132,3 +133,28 @@ def test_the_card_says_its_driver_and_how_many_processes_fit() -> None:
 def test_a_gpu_that_is_not_there_is_refused_in_a_sentence(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(model), "--device", "cuda:99"]) in (2, 3)
     assert "cuda:99" in capsys.readouterr().err
+
+
+def test_a_program_that_runs_shows_what_a_diagnosis_shows(model: Path, diagnosis: Diagnosis) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(model.read_text(encoding="utf-8"), "model.py", "exec"), names)
+    torch.manual_seed(0)
+    net = names["Model"]().to(DEVICE).eval()
+    images = torch.randn(4, 16, 64, 64, device=DEVICE)
+    torch._dynamo.reset()
+    compiled = torch.compile(net)
+    with layoutdoctor.profile(steps=3) as seen, torch.no_grad():
+        for _ in range(8):
+            compiled(images)
+            seen.step()
+    own, other = seen.diagnosis.trials[0], diagnosis.trial("inductor")
+    assert seen.summary["recorded_step_count"] == 3
+    assert own.kernels is not None
+    assert other.kernels is not None
+    # Kernels of one step, launched in it, though they may end after it.
+    assert own.kernels.count == other.kernels.count
+    assert own.kernels.conversion_count == other.kernels.conversion_count
+    for mine, theirs in zip(own.graphs, other.graphs, strict=True):
+        assert [(c.direction, c.tensor, c.bytes_moved) for c in mine.conversions] == [
+            (c.direction, c.tensor, c.bytes_moved) for c in theirs.conversions
+        ]
