@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if item.get_closest_marker("compile") and not item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Makes a case's id: a file's name, a record's name or code, or how the value begins; equal in every process."""
+    if val is None or isinstance(val, (bool, int, float, bytes, bytearray, set, frozenset)) or callable(val):
+        return None
+    name = getattr(val, "name", None) or getattr(val, "code", None) or (val if isinstance(val, str) else repr(val))
+    text = re.sub(r"[^\w.:/=<>+-]+", " ", str(name)[:200], flags=re.ASCII).strip()[:60]
+    return None if not text or " at 0x" in text or "frozenset" in text else text
 
 
 @pytest.fixture

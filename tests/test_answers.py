@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.__main__ import build_parser, split_words, with_command
 
@@ -23,7 +22,7 @@ def loaded(name: str) -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "docs" / "answers" / f"{name}.py"))
 
 
-@for_each("name", sorted(TEXTS))
+@pytest.mark.parametrize("name", sorted(TEXTS))
 def test_a_page_has_question_command_report_and_a_short_answer(name: str) -> None:
     text = TEXTS[name]
     answer = re.search(r"\n## Answer\n\n(.+?)\n## Not checked here\n\n.+", text, re.DOTALL)
@@ -45,7 +44,7 @@ def test_the_index_has_every_page() -> None:
 
 
 @pytest.mark.slow
-@for_each("name", sorted(TEXTS.keys() - TIMED))
+@pytest.mark.parametrize("name", sorted(TEXTS.keys() - TIMED))
 def test_what_nothing_timed_prints_is_on_the_page(name: str) -> None:
     assert answers.renewed(TEXTS[name]) == TEXTS[name]
 

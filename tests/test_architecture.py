@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from loops import for_each
 
 house = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "house.py")))
 
@@ -121,7 +120,7 @@ def test_the_map_of_the_house_names_files_that_are_there_on_three_short_ways() -
 
 
 @pytest.mark.thorough
-@for_each(
+@pytest.mark.parametrize(
     "statement",
     [
         "import layoutdoctor",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from loops import for_each
 
 import layoutdoctor
 from layoutdoctor.rules import ALL_RULES, Rule
@@ -29,7 +28,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         layoutdoctor.diagnoze  # noqa: B018
 
 
-@for_each("rule", ALL_RULES)
+@pytest.mark.parametrize("rule", ALL_RULES)
 def test_a_rule_has_its_entry_in_the_changelog(rule: Rule) -> None:
     assert rule.code in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 

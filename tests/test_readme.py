@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.__main__ import build_parser, split_words, with_command
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -54,7 +53,7 @@ def test_no_placeholder_is_left() -> None:
     assert not re.search(r"[A-Z]+_HERE|TODO|FIXME", "\n".join(PAGES))
 
 
-@for_each("saved", sorted((ROOT / "tests" / "golden").glob("*_*.json")))
+@pytest.mark.parametrize("saved", sorted((ROOT / "tests" / "golden").glob("*_*.json")))
 def test_what_the_skill_for_agents_reads_is_there(saved: Path, tmp_path: Path) -> None:
     guide = (ROOT / "skills" / "layoutdoctor" / "SKILL.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kept_recordings import BY_TIME, REORDERS, diagnosed, in_graphs, reorders
-from loops import IS_SWEEP
 from recordings.record import ROOT, SETS, Set, record
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.compile
 
+IS_SWEEP = "SWEEP" in os.environ
 FEW = {
     "06_backward_without_conv_nodes.training": "eager inductor-channels-last",
     "07_conv3d_chain.inference": "inductor inductor-channels-last",

@@ -7,17 +7,18 @@ layoutdoctor once said. Only the decisions of the first graph are compared; the 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from live_trials import requested_of_target
-from loops import IS_SWEEP
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.workers.messages import Request
 
 pytestmark = pytest.mark.compile
 
+IS_SWEEP = "SWEEP" in os.environ
 CASEBOOK = Path(__file__).parent.parent / "casebook"
 
 # Case: (applied, rule, deciding convolutions) in inference, then in training.

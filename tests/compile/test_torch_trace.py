@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from loops import IS_SWEEP
 
 from layoutdoctor.diagnosis.graph import Graph
 from layoutdoctor.examination.graphs.conversions import with_graph_conversions
@@ -20,6 +19,7 @@ from layoutdoctor.recording.torch_trace import read_torch_trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+IS_SWEEP = "SWEEP" in os.environ
 TESTS = Path(__file__).parent.parent
 # Nothing to train, or a backward that needs the indices of a pooling that did not run.
 UNTRAINED = ("20_interpolate_output_strides", "21_as_strided_channels_last", "30_unet_in_out_channels")

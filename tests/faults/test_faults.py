@@ -41,7 +41,7 @@ def marked(fault: Fault) -> object:
 
 
 @pytest.mark.parametrize("fault", [marked(fault) for fault in ROWS])
-def test_the_command(fault: Fault, tmp_path: Path, cache: Path) -> None:
+def test_a_run_with_a_fault_ends_as_its_row_says(fault: Fault, tmp_path: Path, cache: Path) -> None:
     place = Workplace(fault, tmp_path / "place", cache)
 
     check(fault, place.run())

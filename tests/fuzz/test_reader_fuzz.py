@@ -6,11 +6,11 @@ An input is made from its number alone (``mutations.mutated``), so a failure nam
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from fuzz.mutations import mutated, seeds
-from loops import IS_SWEEP
 
 from layoutdoctor import LayoutDoctorError, examine_trace
 from layoutdoctor.recording.reading import read_trace
@@ -18,7 +18,8 @@ from layoutdoctor.recording.reading import read_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-COUNT = 100_000 if IS_SWEEP else 2_000
+IS_SWEEP = "SWEEP" in os.environ
+COUNT = 100_000 if IS_SWEEP else 500
 EXAMINED_EVERY = 8
 """Reading is most of the work; the analysis behind it sees every eighth input."""
 

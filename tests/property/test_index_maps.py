@@ -6,10 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import for_each
 
 from layoutdoctor.diagnosis.layout import dense_stride
 from layoutdoctor.examination.graphs.buffers import is_relayout
@@ -212,7 +212,7 @@ def test_a_read_is_the_tensor_itself_exactly_where_its_elements_say_so(
     assert is_relayout(*drawn) == is_relayout_by_elements(*drawn), drawn
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("what", "loops", "run"),
     [
         ("nothing is reduced", [Loop(8, 1, 1)], None),

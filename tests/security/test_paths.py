@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.output import prepare_outputs
@@ -78,7 +77,7 @@ ODD: dict[str, Callable[[Path], object]] = {
 """Paths that are no file, and what makes them."""
 
 
-@for_each(
+@pytest.mark.parametrize(
     "words",
     [
         "trace X.json",
@@ -145,7 +144,7 @@ def test_a_working_folder_that_was_removed_costs_nothing_but_relative_names(
     assert working_folder(tmp_path) == tmp_path
 
 
-@for_each(
+@pytest.mark.parametrize(
     "name", [".json", "..", "", "a\0b.json", f"{'n' * 300}.json", f"{'d/' * 3000}a.json", "no/such/a.json", "/dev/full"]
 )
 def test_a_name_that_cannot_be_a_report_is_refused_in_one_line(
@@ -157,7 +156,7 @@ def test_a_name_that_cannot_be_a_report_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@for_each(
+@pytest.mark.parametrize(
     "name",
     ["a\nb.json", "a\x1b[31m.json", "a\u202eb.json", "caf\udce9.json", f"{'n' * 240}.json", "-rf.json", "a b'\".json"],
 )

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import without_workflow_commands
@@ -32,7 +31,7 @@ def assert_harmless(text: str) -> None:
     assert "\r" not in text
 
 
-@for_each(
+@pytest.mark.parametrize(
     "words",
     [
         ["render", EVIL],

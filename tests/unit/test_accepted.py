@@ -11,7 +11,6 @@ import builders
 import msgspec
 import pytest
 from builders import a_conversion, a_diagnosis, a_failed_trial, a_location, a_pair, a_subject, a_trial, kernels
-from loops import for_each
 
 from layoutdoctor.diagnosis.accepted import (
     AcceptedFile,
@@ -65,7 +64,7 @@ def test_a_finding_is_known_again_where_its_line_moved() -> None:
     assert accept(found(a_finding(location=a_location(10, "model.py"))), accepted, DAY).count == 0
 
 
-@for_each(
+@pytest.mark.parametrize(
     "changes",
     [
         {"code": "LD102"},
@@ -210,13 +209,11 @@ WHOLE = json.dumps({"schema_version": 1, "accepted": [{"code": "LD101", "module"
     ("content", "message"),
     [
         ("", "Input data was truncated; expected accepted findings (--write-accepted)"),
-        (WHOLE[:-9], "Input data was truncated; expected accepted findings (--write-accepted)"),
         (
             WHOLE.replace("1", "2", 1),
             "Invalid enum value 2 - at `$.schema_version`; expected accepted findings (--write-accepted)",
         ),
         (WHOLE.replace("module", "modul"), "unknown field `modul` - at `$.accepted[0]`; expected accepted findings"),
-        (WHOLE.replace('"module": "a"', '"until": "soon"'), "Invalid RFC3339 encoded date - at `$.accepted[0].until`"),
         ('{"schema_version": 1, "accepted": ' + "[" * 100_000, "Expected `object`, got `array` - at `$.accepted[0]`"),
     ],
 )

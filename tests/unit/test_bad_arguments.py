@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from live_trials import diagnosed
-from loops import for_each
 from torch import nn
 
 import layoutdoctor
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.thorough
 IMAGE = torch.randn(1, 4, 6, 6)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"mode": None}, "cannot diagnose in mode None: expected inference or training"),

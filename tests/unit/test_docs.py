@@ -6,7 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
-from loops import for_each
+import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -19,7 +19,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@for_each("page", [DOCS.parent / "README.md", *PAGES])
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES])
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in _LINK.findall(page.read_text(encoding="utf-8")):

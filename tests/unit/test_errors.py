@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from loops import for_each
 
 from layoutdoctor import errors
 from layoutdoctor.errors import (
@@ -11,7 +10,7 @@ from layoutdoctor.errors import (
 )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "status"),
     [
         ("LayoutDoctorError", 3),

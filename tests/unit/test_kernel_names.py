@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
@@ -212,7 +211,7 @@ def is_role_of(cut: KernelEntry, whole: KernelEntry) -> bool:
     return cut.role == whole.role or (cut.role, whole.role) == ("decoy", "convolution")
 
 
-@for_each("name", [*CONVERSIONS, *OF_CONVOLUTIONS, *OTHERS, *DECOYS])
+@pytest.mark.parametrize("name", [*CONVERSIONS, *OF_CONVOLUTIONS, *OTHERS, *DECOYS])
 def test_what_a_name_proves(name: str) -> None:
     found = kernel_entry(name)
 
@@ -226,7 +225,7 @@ def test_what_a_name_proves(name: str) -> None:
         assert library_of(name) == found.library
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "looks"),
     [
         ("fused_transpose_add_kernel", True),
@@ -243,7 +242,7 @@ def test_what_speaks_of_layouts_and_of_nothing_that_computes_may_be_a_conversion
     assert looks_like_conversion(name) == looks
 
 
-@for_each("name", UNKNOWN)
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_a_name_nobody_knows_proves_nothing(name: str) -> None:
     assert kernel_entry(name) is None
 
@@ -265,12 +264,12 @@ def test_every_entry_is_somebodys_and_anchored() -> None:
 MANGLED = [line.split("\t") for line in (Path(__file__).parents[1] / "mangled_names.tsv").read_text().splitlines()]
 
 
-@for_each(("name", "in_source"), MANGLED)
+@pytest.mark.parametrize(("name", "in_source"), MANGLED)
 def test_a_mangled_name_is_read(name: str, in_source: str) -> None:
     assert demangled(name) == in_source
 
 
-@for_each(("name", "in_source"), MANGLED)
+@pytest.mark.parametrize(("name", "in_source"), MANGLED)
 def test_a_mangled_name_cut_anywhere_has_its_own_role_or_none(name: str, in_source: str) -> None:
     whole = kernel_entry(in_source)
     for length in range(len(name)):
@@ -278,7 +277,7 @@ def test_a_mangled_name_cut_anywhere_has_its_own_role_or_none(name: str, in_sour
         assert found is None or (whole is not None and is_role_of(found, whole)), name[:length]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("nchwToNhwcKernel", "nchwToNhwcKernel"),
@@ -300,7 +299,7 @@ def test_what_cannot_be_read_of_a_mangled_name_is_left_out(name: str, expected: 
 
 
 @pytest.mark.thorough
-@for_each("name", [*CONVERSIONS, *OF_CONVOLUTIONS, *OTHERS, *DECOYS])
+@pytest.mark.parametrize("name", [*CONVERSIONS, *OF_CONVOLUTIONS, *OTHERS, *DECOYS])
 def test_a_name_cut_anywhere_has_its_own_role_or_none(name: str) -> None:
     whole = kernel_entry(name)
     assert whole is not None
@@ -313,7 +312,7 @@ def test_a_name_cut_anywhere_has_its_own_role_or_none(name: str) -> None:
                 assert found.direction in (whole.direction, "other"), cut
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("beginning", "expected"),
     [
         ("void cudnn::", None),
@@ -338,7 +337,7 @@ def test_a_name_that_was_cut_is_matched_by_its_beginning(beginning: str, expecte
 # What else a name says
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         (CUDNN_9_NAME, ("bfloat16", "bfloat16")),
@@ -355,7 +354,7 @@ def test_the_template_arguments_tell_the_data_types(name: str, expected: tuple[s
     assert dtypes_of(name) == expected
 
 
-@for_each(
+@pytest.mark.parametrize(
     "name",
     [
         "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize32x32x64_s",
@@ -374,7 +373,7 @@ def test_what_is_no_convolution_by_its_name(name: str) -> None:
     assert "convolution" not in (described(name) or "")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "library"),
     [
         ("triton_poi_fused_relu_0", "inductor"),
@@ -422,7 +421,7 @@ HOSTILE = (
 )
 
 
-@for_each("name", HOSTILE)
+@pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
     started = time.process_time()
 

@@ -13,7 +13,6 @@ from builders import a_diagnosis, a_subject, a_trial, an_environment
 from golden.stories import STORIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import for_each
 
 from layoutdoctor import privacy
 from layoutdoctor.diagnosis.saved import from_json, load, to_json
@@ -219,12 +218,12 @@ def secrets_in(text: str) -> list[str]:
     return [secret for secret in SECRETS if secret.lower() in text.lower()]
 
 
-@for_each(("text", "expected"), [*((text, text) for text in HARMLESS), *SHORT.items()])
+@pytest.mark.parametrize(("text", "expected"), [*((text, text) for text in HARMLESS), *SHORT.items()])
 def test_who_and_where_is_made_short_once_and_for_all_and_everything_else_stays(text: str, expected: str) -> None:
     assert scrubbed(text) == scrubbed(expected) == expected
 
 
-@for_each("name", ["conv", "root", "runner", "data", "bob", "gpu01", "torch", "unet"])
+@pytest.mark.parametrize("name", ["conv", "root", "runner", "data", "bob", "gpu01", "torch", "unet"])
 def test_a_common_or_short_name_costs_no_sentence(name: str) -> None:
     common = Surroundings(home=f"/home/{name}", user=name, hosts=(name,), working_directory="/srv/w")
     sentence = f"{name} takes {name}2d of {name}.weight in {name}_1, torch.utils.data and {name}"
@@ -266,7 +265,7 @@ def test_settings_keep_known_words_and_numbers() -> None:
     assert sorted(scrub(diagnosis, HERE).environment.settings.values()) == ["1", "2", "3"]
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_a_story_is_unchanged_but_for_settings_readable_and_has_the_same_findings(story: str) -> None:
     diagnosis = STORIES[story]()
     scrubbed_one = scrub(diagnosis, HERE)
@@ -278,7 +277,7 @@ def test_a_story_is_unchanged_but_for_settings_readable_and_has_the_same_finding
 
 
 @pytest.mark.thorough
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_nothing_planted_anywhere_comes_out(story: str) -> None:
     diagnosis = planted(STORIES[story]())
     result = scrub(diagnosis, HERE)

@@ -27,7 +27,6 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
-from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
 from layoutdoctor.diagnosis.kernel import Kernel, Total
@@ -142,7 +141,7 @@ KEPT = re.compile(
 
 
 @pytest.mark.thorough
-@for_each("form", ["{} tumor", "{}.tumor", "tumor_{}", "{}/tumor.py", "Tumor{}", "{}::tumor"])
+@pytest.mark.parametrize("form", ["{} tumor", "{}.tumor", "tumor_{}", "{}/tumor.py", "Tumor{}", "{}::tumor"])
 def test_a_name_planted_in_any_field_goes(form: str) -> None:
     left: set[str] = set()
 
@@ -267,7 +266,7 @@ def test_names_of_configurations_are_kept_if_they_are_built_in() -> None:
     assert found == [*names[:2], "configuration_1", "configuration_2"]
 
 
-@for_each("story", sorted(STORIES))
+@pytest.mark.parametrize("story", sorted(STORIES))
 def test_a_redacted_story_can_be_rendered_and_redacted_again(story: str) -> None:
     once = redact(STORIES[story](), HERE)
 

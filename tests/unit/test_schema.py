@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from golden.stories import STORIES
 from hostile_records import mutate
-from loops import for_each
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
@@ -53,7 +52,7 @@ def test_the_committed_copy_is_up_to_date_and_a_schema_of_the_dialect_it_names(k
 
 
 @pytest.mark.thorough
-@for_each("path", SAVED)
+@pytest.mark.parametrize("path", SAVED)
 def test_every_saved_example_is_valid_by_our_schema_and_by_the_contract(path: Path) -> None:
     saved = json.loads(path.read_text(encoding="utf-8"))
 

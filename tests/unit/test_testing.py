@@ -19,7 +19,6 @@ from builders import (
     a_trial,
     kernels,
 )
-from loops import for_each
 
 from layoutdoctor.diagnosis.accepted import accept_all, save_accepted
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -115,7 +114,7 @@ def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
         assert_no_redundant_conversions(diagnosis, accepted="none.json")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("diagnosis", "reason"),
     [
         (a_diagnosis(a_failed_trial("inductor", "g++ is missing")), "inductor: it failed (compile): g++ is missing"),
@@ -170,7 +169,7 @@ def test_a_trace_is_checked_as_it_is() -> None:
         assert_no_redundant_conversions(a_trace(a_pair(confidence="order")))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
         ((), {"max_share": 1.5}, "cannot allow a share of 1.5"),

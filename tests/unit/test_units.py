@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from loops import for_each
+import pytest
 
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, format_significant
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [
         (0, "0 s"),
@@ -24,7 +24,7 @@ def test_a_duration_has_three_digits_and_the_unit_that_fits(seconds: float, text
     assert format_seconds(seconds) == text
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("count", "text"),
     [
         (0, "0 B"),
@@ -39,7 +39,7 @@ def test_a_size_has_a_binary_unit(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("share", "text"),
     [(0, "0 %"), (0.004, "0.4 %"), (0.026, "2.6 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (0.19, "19 %"), (1, "100 %")],
 )

@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from builders import a_ratio
 from golden.stories import STORIES
 from kept_recordings import diagnosed
-from loops import for_each
 from recordings.record import SETS
 
 from layoutdoctor.diagnosis.answer import FASTER
@@ -41,7 +41,7 @@ def with_ratios(diagnosis: Diagnosis, seed: int) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, comparison=comparison, recommendation=advice)
 
 
-@for_each("diagnosis", [*DIAGNOSES, *(with_ratios(one, seed) for one in DIAGNOSES for seed in range(5))])
+@pytest.mark.parametrize("diagnosis", [*DIAGNOSES, *(with_ratios(one, seed) for one in DIAGNOSES for seed in range(5))])
 def test_only_what_is_certainly_faster_and_not_beaten_is_advised(diagnosis: Diagnosis) -> None:
     times, names = Times(diagnosis), {shown(trial.name): trial.name for trial in diagnosis.trials}
     for finding in run_rules(diagnosis):
@@ -54,7 +54,7 @@ def test_only_what_is_certainly_faster_and_not_beaten_is_advised(diagnosis: Diag
                 assert times.better_than(name) is None, finding
 
 
-@for_each("diagnosis", DIAGNOSES)
+@pytest.mark.parametrize("diagnosis", DIAGNOSES)
 def test_frozen_weights_are_not_advised_where_they_were_not_or_cannot_be_tried(diagnosis: Diagnosis) -> None:
     cannot = diagnosis.subject.mode == "training" or diagnosis.subject.target is not None
     for finding in run_rules(diagnosis):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch._inductor.fx_utils  # torch 2.7 asks for it in the decision and leaves the import to others
-from loops import for_each
 from torch._guards import detect_fake_mode
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -97,7 +96,7 @@ SYMBOLIC = convolutions((128, 64, 3, 3), mode="symbolic")
 WEIGHED = "in inference Inductor weighs each convolution's flops by its class"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("graph", "is_inference", "applied", "rule", "deciding", "words"),
     [
         (ONE, True, True, "weighted-flops", "", WEIGHED),  # without oneDNN a CPU is not the reason
@@ -154,9 +153,9 @@ def torchs_own(name: str) -> Callable[[Any], bool]:
     return types.FunctionType(code, outer.__globals__)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("groups", "out_channels", "in_per_group", "kernel"),
-    itertools.product((1, 2, 16), (16, 32, 64, 96, 128, 256), (1, 16, 32, 64, 65, 128), (1, 3)),
+    list(itertools.product((1, 2, 16), (16, 32, 64, 96, 128, 256), (1, 16, 32, 64, 65, 128), (1, 3))),
 )
 def test_the_class_of_a_convolution_is_the_one_torchs_own_functions_give(
     groups: int, out_channels: int, in_per_group: int, kernel: int
@@ -193,7 +192,7 @@ def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
     assert raw.counts_backward is result
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("counts", "applied", "log", "rule", "words"),
     [
         (True, True, (), "cpu-onednn", "the convolution runs on a CPU with oneDNN"),

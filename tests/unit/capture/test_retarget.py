@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import torch
-from loops import for_each
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -20,9 +20,6 @@ from layoutdoctor.capture.retarget_device import (
     python_tensor_methods,
 )
 from layoutdoctor.diagnosis.gpus import GPUS, find_gpu
-
-if TYPE_CHECKING:
-    import pytest
 
 H100 = find_gpu("cuda:90")
 
@@ -97,7 +94,7 @@ INDICES: list[Any] = [
 ]  # fmt: skip
 
 
-@for_each("index", INDICES)
+@pytest.mark.parametrize("index", INDICES)
 def test_indexing_a_tensor_that_is_not_there_has_the_shape_and_strides_of_a_real_one(index: Any) -> None:
     real = torch.arange(60.0).reshape(3, 4, 5).transpose(1, 2)
     expected = real[index]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import nn
 from torch.nn import functional
 
@@ -80,7 +79,7 @@ def traced(model: nn.Module, x: torch.Tensor, **options: Any) -> tuple[TracedMod
     return found[0]
 
 
-@for_each("name", MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_text_computes_what_the_model_does(name: str) -> None:
     model = MODELS[name].eval()
     x = torch.randn(2, 8, 12, 12, dtype=torch.bfloat16 if name == "half precision" else torch.float32)

@@ -164,7 +164,6 @@ def test_an_existing_file_needs_force_keeps_its_reasons_and_is_not_replaced_if_i
     [
         (["--accepted", "/dev/null"], 3, "cannot read '/dev/null': it is a pipe or a device"),
         (["--accepted", "none.json"], 3, "cannot read 'none.json': No such file"),
-        (["--accepted", "a.json", "--write-accepted", "b.json"], 2, "not allowed with argument"),
         (["--write-accepted", "no/folder/a.json"], 2, "there is no directory"),
         (["--write-accepted", "r.json", "--output", "r.json"], 2, "cannot write 'r.json' twice"),
     ],

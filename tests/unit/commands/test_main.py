@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from loops import for_each
 from recorded_builders import a_recording
 
 from layoutdoctor import __version__
@@ -47,7 +46,7 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
         assert capsys.readouterr().out == f"layoutdoctor {__version__}\n"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("words", "completed"),
     [(["tr"], "trace"), (["show", "--form"], "--format"), (["diagnose", "--mode", ""], "inference training")],
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_configuration, a_diagnosis, a_failed_trial, a_subject, a_trial, recordings_of
-from loops import for_each
 from reproducer_builders import a_record
 
 from layoutdoctor.commands import running
@@ -110,7 +109,9 @@ def test_if_all_failed_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
     assert engine.asked == []
 
 
-@for_each("changes", [{"target": "other.py"}, {"inputs": ("f32[2]",)}, {"configurations": REQUEST.configurations[:1]}])
+@pytest.mark.parametrize(
+    "changes", [{"target": "other.py"}, {"inputs": ("f32[2]",)}, {"configurations": REQUEST.configurations[:1]}]
+)
 def test_a_folder_is_of_one_target_and_its_options_but_for_limits(
     changes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +203,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, mon
         Folder(tmp_path, REQUEST)
 
 
-@for_each("changes", [{"target": "\udcff.py"}, {"inputs": ("\udcff",)}, {"config": ("\udcff",)}])
+@pytest.mark.parametrize("changes", [{"target": "\udcff.py"}, {"inputs": ("\udcff",)}, {"config": ("\udcff",)}])
 def test_a_word_that_is_no_text_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="it is no text in UTF-8; give a copy or a link under another name"):
         check_request(msgspec.structs.replace(REQUEST, **changes))
@@ -228,7 +229,7 @@ def test_signals_that_end_a_process_are_raised_and_put_back() -> None:
     signal.signal(signal.SIGINT, interrupt)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("script", "printed", "reproduced"),
     [
         ("""print(1)\nprint('verdict')\nprint('{"reproduced": true}')""", "1\nverdict", True),

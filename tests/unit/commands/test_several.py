@@ -18,7 +18,6 @@ from builders import (
     a_recommendation,
     a_trial,
 )
-from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.signals import Interrupted
@@ -113,7 +112,7 @@ def test_markdown_and_json_hold_those_that_failed_too(doctor: Doctor, capsys: py
     }
 
 
-@for_each("words", [[], ["--format", "markdown"], ["--format", "json"]])
+@pytest.mark.parametrize("words", [[], ["--format", "markdown"], ["--format", "json"]])
 def test_nothing_leaves_unscrubbed_or_with_redact_unredacted(
     words: list[str], doctor: Doctor, capsys: pytest.CaptureFixture[str]
 ) -> None:

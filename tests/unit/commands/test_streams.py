@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from fake_workers import Clock
-from loops import for_each
 
 from layoutdoctor.__main__ import main
 from layoutdoctor.commands.streams import print_text, say, showing_progress
@@ -104,7 +103,7 @@ def test_progress_is_lines_elsewhere_and_a_stage_that_only_counts_on_is_shown_ag
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("left_seconds", "words"),
     [(None, ""), (0.0, ""), (0.5, ", about 5 s left"), (43.0, ", about 45 s left"), (100.0, ", about 2 min left")],
 )

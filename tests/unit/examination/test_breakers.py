@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from builders import (
     a_buffer,
     a_conversion,
@@ -17,7 +18,6 @@ from builders import (
     contiguous,
     graph_conversions,
 )
-from loops import for_each
 
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, LayoutBreaker
 from layoutdoctor.diagnosis.layout import strided_layout
@@ -109,7 +109,7 @@ def test_an_image_that_is_flattened_in_the_order_of_contiguous_lost_the_format_t
 BACK_FROM_N = last("back", a_read("n", PLAIN), origins=("conv_b",))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "buffers"),
     [
         ("nothing reads it", (A, NORM)),
@@ -180,7 +180,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
-@for_each("kernel", ["torch.ops.mine.lif.default", "WhileLoop"])
+@pytest.mark.parametrize("kernel", ["torch.ops.mine.lif.default", "WhileLoop"])
 def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_its_origins(kernel: str) -> None:
     given = plain("n", a_read("a", LAST), origins=("lif", "conv_a"), operations=("add",))
     whole = msgspec.structs.replace(call("l", "n", node="", layout=None), kernel=kernel, origins=("lif", "conv_a"))
@@ -343,7 +343,7 @@ def test_what_is_made_contiguous_for_convolutions_is_paid_by_the_operation_above
     assert compiled_breakers(BufferGraph(msgspec.structs.replace(known, direction="backward")), paid) == ()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "layout", "reason"),
     [
         ("it is small", GIVEN, "it is given channels_last_3d; eager returns contiguous_format"),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builders import blocked, channels_last, contiguous
-from loops import for_each
 
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.buffers import same_format
@@ -12,7 +12,7 @@ IMAGE = (2, 8, 6, 6)
 PLAIN, LAST = contiguous(IMAGE), channels_last(IMAGE)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("one", "other", "same"),
     [
         (PLAIN, PLAIN, True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from builders import (
     a_comparison,
     a_configuration,
@@ -15,7 +16,6 @@ from builders import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from loops import for_each
 
 from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
@@ -168,7 +168,7 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
         assert (wrong_baseline(a_diagnosis(without, a_trial(TWIN))) is without) is known
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "ranks", "lines"),
     [
         ("eager", {4}, ["# nothing to change: call the model as it is, without torch.compile"]),

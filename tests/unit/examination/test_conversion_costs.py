@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_buffer, a_conversion, a_graph, a_kernel, a_read, channels_last, contiguous
-from loops import for_each
 
 from layoutdoctor.examination.graphs.costs import with_bandwidth_shares, with_costs
 
@@ -51,7 +50,7 @@ TWICE = [buffer("buf0", launch=0), buffer("buf1", launch=1)]
 LARGE = buffer("buf1", layout=channels_last((2, 24, 6, 6)))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "found", "expected"),
     [
         (

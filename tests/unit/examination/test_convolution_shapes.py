@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import for_each
 
 from layoutdoctor.examination.kernels.shapes import (
     ARGUMENTS,
@@ -45,7 +44,7 @@ def schema_of(name: str) -> Any:
     return getattr(packet, "default" if "default" in packet.overloads() else packet.overloads()[0])._schema
 
 
-@for_each("name", sorted(set(ARGUMENTS) - GONE))
+@pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - GONE))
 def test_arguments_stand_where_the_schema_of_torch_has_them(name: str) -> None:
     names = ["input" if argument.name == "self" else argument.name for argument in schema_of(name).arguments]
 
@@ -146,7 +145,7 @@ def test_the_tensors_of_a_convolution_forward_and_backward() -> None:
 
 
 # Recorded on H100 and V100: the input, weight and output of one convolution each.
-@for_each(
+@pytest.mark.parametrize(
     ("shape", "grid"),
     [
         ((4, 3, 224, 224), (1568, 1, 4)),
@@ -174,7 +173,7 @@ LAUNCHES = [
 ]
 
 
-@for_each(("name", "shape", "threads", "to_channels_last"), LAUNCHES)
+@pytest.mark.parametrize(("name", "shape", "threads", "to_channels_last"), LAUNCHES)
 def test_the_launch_grid_of_miopen_is_made_from_the_tile_and_the_sizes(
     name: str, shape: Shape, threads: int, to_channels_last: bool
 ) -> None:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_conversion, a_graph, a_node, blocked, channels_last, contiguous
-from loops import for_each
 from msgspec.structs import replace
 
 from layoutdoctor.examination.graphs.round_trips import redundant_pairs
@@ -137,7 +136,7 @@ A_THEN_B = argument(), convolution("a", "x"), convolution("b", "a")
 POINT = (4, 32, 1, 1)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "own", "conversions"),
     [
         *(("it is returned too", replace(CHAIN, output_names=("b", other)), around("a", "b")) for other in ("r", "a")),
@@ -220,7 +219,7 @@ def test_there_is_no_pair_where(why: str, own: Graph, conversions: list[Conversi
     assert found(own, *conversions) == []
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "own", "conversions"),
     [
         (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import a_graph, a_node, a_placeholder, contiguous
-from loops import for_each
 from recorded_builders import FORWARD, TO_NHWC, Recorder
 
 from layoutdoctor.examination.graphs.join import align_eager, join_eager
@@ -20,7 +20,7 @@ NODES = (
 )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("image", "value", "why"),
     [
         (IMAGE, "x", None),

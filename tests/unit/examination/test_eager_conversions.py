@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from builders import a_graph, a_location, a_node, a_placeholder, channels_last, contiguous
-from loops import for_each
 
 from layoutdoctor.examination.graphs.conversions import with_copies_around, with_eager_conversions
 from layoutdoctor.examination.kernels.operations import HostOperation, nested
@@ -101,7 +101,7 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
     return of_a_node(convolution(), "aten::convolution", others=others, source=source, target=target)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "found", "facts"),
     [
         (

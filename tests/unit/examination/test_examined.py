@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from builders import a_diagnosis, a_failed_trial, a_graph, a_lack, a_node, a_subject, a_trial, kernels
-from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.examination.gaps import Examination, examination_of
@@ -23,7 +23,7 @@ def an_examined_trial(**changes: Any) -> Trial:
     return a_trial("inductor", **{"graphs": (a_recorded_graph(),), **changes})
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("trial", "blocker"),
     [
         (a_failed_trial("inductor", "g++ is missing"), "it failed (compile): g++ is missing"),

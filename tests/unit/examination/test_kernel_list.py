@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_location, a_node
-from loops import for_each
 from recorded_builders import LOGGED_SECONDS as BASE
 from recorded_builders import Recorder, logged
 
@@ -150,7 +149,7 @@ def test_the_list_has_each_primitive_and_conversion_sorted_by_start() -> None:
 RANGE = {"row": None}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "operations", "expected"),
     [
         (

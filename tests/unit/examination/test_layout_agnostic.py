@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from builders import a_node
-from loops import for_each
 
 from layoutdoctor.examination.graphs.layout_agnostic import (
     ALIASES,
@@ -70,14 +70,14 @@ def is_only_channels_last(result: object) -> bool:
     return tensor.is_contiguous(memory_format=FORMATS[tensor.dim()]) and not tensor.is_contiguous()
 
 
-@for_each("name", sorted(PER_CHANNEL - INDUCTORS_OWN))
+@pytest.mark.parametrize("name", sorted(PER_CHANNEL - INDUCTORS_OWN))
 def test_an_operation_said_to_keep_the_layout_returns_channels_last_for_channels_last(name: str) -> None:
     result = getattr(aten, name)(image(5 if "3d" in name else 4), *ARGUMENTS[name])
 
     assert is_only_channels_last(result)
 
 
-@for_each("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
+@pytest.mark.parametrize("name", sorted(POINTWISE - PRIMS - {"where", "elu_backward"}))
 def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
     function = getattr(aten, name)
     x, y = image(), image()
@@ -92,7 +92,7 @@ def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
     assert is_only_channels_last(result)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("target", "name"),
     [
         ("aten.relu.default", "relu"),

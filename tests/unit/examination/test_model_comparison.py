@@ -28,7 +28,6 @@ from builders import (
     contiguous,
     kernels,
 )
-from loops import for_each
 
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.subject import SourceLocation
@@ -64,7 +63,7 @@ def change_of(old: Diagnosis, new: Diagnosis, name: str = LAST) -> TrialChange:
     return next(trial for trial in compare_models(old, new).trials if trial.name == name)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
         (a_run(1.3), a_run(1.3), EQUAL),
@@ -84,7 +83,7 @@ def test_a_change_is_that_of_the_ratio_to_the_baseline(old: Diagnosis, new: Diag
     assert (change_of(old, new, "inductor").change, change_of(old, new, "inductor").not_judged) == (None, None)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("new", "why"),
     [
         (a_run(comparison=None), "the two have no common baseline"),
@@ -102,7 +101,7 @@ def test_why_a_change_is_not_judged(new: Diagnosis, why: str | None) -> None:
     assert (change_of(a_run(), new).change, change_of(a_run(), new).not_judged) == (None, why)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("new", "losses", "not_judged"),
     [
         (a_run(), (), None),
@@ -147,7 +146,7 @@ def test_round_trips_and_conversions_of_static_trials_that_came_are_regressions(
     assert compare_models(static(1), static(3)).regression.losses == ("the default: 3 layout conversions instead of 1",)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         (
@@ -175,7 +174,7 @@ def test_findings_are_counted_by_rule_and_configuration() -> None:
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("finding", "counts"),
     [
         ({}, True),

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from loops import for_each
 from recorded_builders import logged
 
 from layoutdoctor.examination.kernels.operations import base_seconds, operation_tree
@@ -99,7 +98,7 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
     assert places(reorder("abcd", "aBcd16b")) == [("unknown", None)]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         (reorder("abcd", "acdb"), "to_channels_last"),
@@ -130,8 +129,8 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.thorough
-@for_each("channels_last_model", [False, True])
-@for_each("name", CONVOLUTIONS)
+@pytest.mark.parametrize("channels_last_model", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_every_reorder_of_a_real_step_is_the_tensor_its_sizes_say(
     name: str, channels_last_model: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

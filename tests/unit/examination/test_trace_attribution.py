@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from loops import for_each
+import pytest
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder, name_of_operation
 
 from layoutdoctor.examination.kernels.attribution import attribute
@@ -97,7 +97,7 @@ def test_a_kernel_belongs_to_the_step_of_its_launch_and_steps_were_operations_on
     assert operations_of(trace) == ["aten::conv2d"]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("names", "expected"),
     [
         (["step 1", "step 2"], ["step 1", "step 2"]),

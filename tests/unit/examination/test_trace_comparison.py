@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import a_conversion, a_pair, a_total, a_trace, channels_last, contiguous, recorded
-from loops import for_each
 
 from layoutdoctor.examination.changes.traces import compare_traces as compared
 from layoutdoctor.examination.changes.traces import loose_name, match_names
@@ -64,7 +63,7 @@ def a_run(
     return a_trace(summary, redundant_pairs=pairs, environment=environment or {})
 
 
-@for_each(
+@pytest.mark.parametrize(
     "other",
     [
         {"op": "aten::convolution_backward"},
@@ -121,7 +120,7 @@ STEPS = totals(count=50, steps=5)
 H200 = {"device_name": "NVIDIA H200"}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "old", "new", "losses"),
     [
         (
@@ -161,7 +160,7 @@ def counted(kind: str, **counts: int) -> tuple[Total, ...]:
 OTHERS = {"relu": 10, "add": 10, "mul": 10, "sum": 10}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("old", "new", "why"),
     [
         (counted("operation", conv=10, **OTHERS), counted("operation", conv=18, **OTHERS), None),
@@ -219,7 +218,7 @@ def matched(old: list[str], new: list[str]) -> dict[str, tuple[bool, int, int]]:
     return {m.name: (m.is_loose, len(m.old_names), len(m.new_names)) for m in match_names("kernel", old, new)}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         (f"void cudnn::ops::{TO_NHWC}", "nchwToNhwcKernel"),

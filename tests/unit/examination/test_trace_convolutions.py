@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import for_each
 from recorded_builders import (
     CAST_RESULT,
     DATA_GRADIENT,
@@ -102,7 +102,7 @@ ALL = (TO_NHWC, TO_NHWC, FORWARD, TO_NCHW)
 FORMS = {"values": VALUES}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "record", "expected", "confidence"),
     [
         ("cuDNN: input and weight, then the output", conv(*ALL), FORWARD_ROLES, {"shapes"}),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loops import for_each
+import pytest
 from recorded_builders import GEMM, POINTWISE, STRIDED_COPY, Recorder
 
 from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride
@@ -59,7 +59,7 @@ def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str
     return record
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "kernels", "count"),
     [
         ("a copy without strides", [("aten::copy_", STRIDED_COPY, ())], 1),
@@ -89,7 +89,7 @@ def test_what_cannot_be_decided_has_a_count_and_a_time_of_its_own(
 DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "found", "expected"),
     [
         ("attention", eager(HEADS, dense_stride(HEADS, (0, 2, 1, 3)), contiguous_stride(HEADS)), ("permuted", "none")),

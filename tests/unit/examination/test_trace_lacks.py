@@ -3,7 +3,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from loops import for_each
+import pytest
 from recorded_builders import FORWARD, GEMM, POINTWISE, Recorder
 
 from layoutdoctor.examination.kernels.conversions import examine_recorded
@@ -105,7 +105,7 @@ EMIT_NVTX = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
 BY_NSIGHT = {"source": "nsys_export"}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("record", "changes", "lacks"),
     [
         (complete(), {}, ()),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loops import for_each
+import pytest
 from recorded_builders import (
     DATA_GRADIENT,
     FORWARD,
@@ -143,7 +143,7 @@ STRIDES, LAST_STRIDES = contiguous_stride(IMAGE), dense_stride(IMAGE, (0, 2, 3, 
 WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "record"),
     [
         (
@@ -214,7 +214,7 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
     assert pairs_of(record) == []
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "record", "confidence"),
     [
         ("in MIOpen shapes speak as well", chain("aten::relu", kernels=ALL_MIOPEN), "shapes"),

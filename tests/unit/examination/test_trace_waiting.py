@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from builders import a_measurement
-from loops import for_each
 from recorded_builders import GEMM, Recorder, a_recording
 
 from layoutdoctor.examination.examine import diagnosis_of
@@ -35,7 +34,7 @@ def run(*kernels: tuple[str, int, int], stream: int = 7) -> Recorder:
     return record
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("kernels", "expected"),
     [
         ([(GEMM, 0, 95), (GEMM, 98, 2)], "device"),
@@ -62,7 +61,7 @@ def diagnosed_call(*, kernel_nanoseconds: int, call_seconds: float | None) -> Di
     return diagnosis_of([msgspec.structs.replace(recording, trial=trial)])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("call_seconds", "expected"),
     [(100e-6, "host"), (21e-6, "device"), (30e-6, None), (None, "device")],
 )
@@ -83,7 +82,7 @@ def test_a_call_of_a_diagnosis_waits_for_what_its_time_without_the_profiler_show
     assert (says in build_remarks(diagnosis)) is (expected == "host")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("changes", "advice"),
     [
         ({}, ' (mode="reduce-overhead" launches faster)'),

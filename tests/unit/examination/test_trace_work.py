@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loops import for_each
+import pytest
 from recorded_builders import FORWARD, GEMM, POINTWISE, STRIDED_COPY, TO_NHWC, Recorder
 
 from layoutdoctor.examination.counts import of_convolutions
@@ -32,7 +32,7 @@ def sums(kernels: KernelSummary, *kinds: str) -> dict[str, int]:
     return {total.name: total.count for total in kernels.totals if total.kind in kinds}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("why", "launches", "undecided", "is_open"),
     [
         ("a grid of two dimensions", [(FUSED, "", TILED)], 1, False),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loops import for_each
+import pytest
 
 from layoutdoctor.examination.traced_text import needs_torch_alone
 
 TEXT = "def forward(self, w0, x0):\n    relu = {}\n    return (relu,)"
 
 
-@for_each(
+@pytest.mark.parametrize(
     "line",
     [
         "torch.nn.functional.relu(x0, inplace = False);  x0 = None",
@@ -28,7 +28,7 @@ def test_calls_of_torch_and_methods_of_values_may(line: str) -> None:
     assert needs_torch_alone(TEXT.format(line))
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         *(

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import for_each
 
 import layoutdoctor
 from layoutdoctor.diagnosis.saved import to_json
@@ -64,7 +63,7 @@ def test_the_sums_are_the_exact_counts_of_the_traces() -> None:
         assert to_json(scan(TRACES, executor=executor)) == to_json(all_traces())
 
 
-@for_each("path", sorted(TRACES.glob("*.json.gz")))
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")))
 def test_a_file_says_what_its_own_report_says(path: Path) -> None:
     diagnosis = layoutdoctor.examine_trace(path)
     kernels = diagnosis.trials[0].kernels
@@ -189,7 +188,7 @@ def test_a_scan_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {rows.fingerprint for rows in seen} == {None}  # it is not scrubbed, and for nobody else
 
 
-@for_each("content", [b"mine", b"\xff\n", b'{"file": {"name": "x", "rank": "3"}, "rows": []}\n'])
+@pytest.mark.parametrize("content", [b"mine", b"\xff\n", b'{"file": {"name": "x", "rank": "3"}, "rows": []}\n'])
 def test_lines_of_somebody_else_are_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     kept = tmp_path / "files.jsonl"
     kept.write_bytes(content)
@@ -200,7 +199,7 @@ def test_lines_of_somebody_else_are_refused_and_left_alone(tmp_path: Path, conte
     assert kept.read_bytes() == content
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"jobs": 0}, "cannot scan with 0 processes: expected 1 or more"),

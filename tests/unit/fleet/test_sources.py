@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
-from loops import for_each
 
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
@@ -96,7 +95,7 @@ def damaged(data: bytearray, place: int) -> bytearray:
     return data
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
         ("a.tbz2", tar_of("a.json", "b.json", mode="w:bz2"), {"a.tbz2!a.json": None, "a.tbz2!b.json": None}),
@@ -233,7 +232,7 @@ def test_urls_are_listed_and_read_by_fsspec(tmp_path: Path) -> None:
         files.rm("/runs", recursive=True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("url", "failure"),
     [
         ("s3://bucket/a.json", "it cannot be listed: Install s3fs to access S3"),

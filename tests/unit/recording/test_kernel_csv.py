@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
@@ -49,7 +48,7 @@ FURTHER = "further tables of kernels in the same file, which were not read"
 UNREAD = "rows of the kernel table that could not be read"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "rows", "problems"),
     [
         *((f"{SUMMARY}{line}{API}", EXPECTED, {}) for line in ("\n", PROCESSING, "")),
@@ -77,7 +76,7 @@ def test_of_several_tables_the_one_of_kernels_is_read_and_what_is_left_out_is_co
     assert (totals.rows, {problem.what: problem.count for problem in totals.problems}) == (rows, problems)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("unit", "value", "nanoseconds"),
     [
         ("(ns)", "1500", 1500), ("(us)", "1.5", 1500), ("(\u00b5s)", "1.5", 1500), ("(\u03bcs)", "1.5", 1500),
@@ -95,19 +94,19 @@ BAD = ["soon,2,600,f", "-5,2,600,f", "nan,2,600,f", "1e99,2,600,f", f"{'9' * 400
 BAD += ["1200,0,600,f", "1200,,600,f", "1200,2,600,", "1200"]
 
 
-@for_each("row", [*(f"60.0,{row}" for row in BAD), "12.5", ",,,,"])
+@pytest.mark.parametrize("row", [*(f"60.0,{row}" for row in BAD), "12.5", ",,,,"])
 def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) -> None:
     totals = read(tmp_path, f"Time (%),Total Time (ns),Instances,Avg (ns),Name\n{row}\n40.0,800,4,200,g\n")
 
     assert (totals.rows, totals.problems) == ([KernelTotal("g", 4, 800)], [Problem(UNREAD)])
 
 
-@for_each("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text", [API, "hello\n", "Time (%),Total Time (ns),Instances,Avg (ns),Source,Name\n1,2,3,4,MPI,f\n", "a\0b\n"]
 )
 def test_a_file_without_kernels_is_refused_with_what_was_found(tmp_path: Path, text: str) -> None:
@@ -132,7 +131,7 @@ TITLES = "Time (%),Total Time (ns),Instances,"
 ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAST}"'
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("source", "text", "rows"),
     [
         ("nsys_kernel_summary", PREAMBLE + SUMMARY, EXPECTED),
@@ -193,7 +192,7 @@ ROCM_TITLES = (
 )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("source", "text", "kernels", "transfers", "devices"),
     [
         (

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.examination.kernels.logs import summarize_log
 from layoutdoctor.recording.onednn import Primitive, read_onednn_log
@@ -42,14 +41,14 @@ PREFIXES = ["[0] ", "[rank0]: ", " > ", "\t* ", "0: ", "node-3.local: ", "[1,0] 
 PREFIXES += ["2024-05-01 12:00:00,123 - INFO - ", "2024-05-01T12:00:00.000Z stdout F ", "INFO:root:"]
 
 
-@for_each("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_what_a_launcher_writes_in_front_is_left_out(prefix: str) -> None:
     log = read_onednn_log(f"{prefix}{HEADER}\n{prefix}{REORDER}\n{prefix}see onednn_verbose,exec,")
     assert [item.shape for item in log.primitives] == [(4, 64, 56, 56)]
     assert (log.version, len(log.other_lines)) == ("3.12.0", 1)
 
 
-@for_each("start", ["onednn_verbose", "dnnl_verbose", "mkldnn_verbose", "onednn_verbose,primitive"])
+@pytest.mark.parametrize("start", ["onednn_verbose", "dnnl_verbose", "mkldnn_verbose", "onednn_verbose,primitive"])
 def test_lines_of_onednn_2_name_the_dtype_in_the_role(start: str) -> None:
     reorder = only(f"{start},{OLD}")
 
@@ -85,7 +84,7 @@ def test_lines_of_mkl_dnn_have_formats_with_names() -> None:
     assert formats(only(OLDEST.replace("f32_goihw", "f32_ldigo")))[0] == ("src", "f32", "")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("how", "counts"),
     [
         ("create:cache_miss", (1, 0)), ("create", (1, 0)), ("create:from_cache_blob", (1, 0)),
@@ -117,7 +116,7 @@ def test_two_lines_in_one_are_two_and_a_cut_one_is_counted() -> None:
     assert log.not_understood == [whole[:60], whole[:-1]]
 
 
-@for_each("width", [80, 119, 150])
+@pytest.mark.parametrize("width", [80, 119, 150])
 def test_a_line_that_was_broken_is_whole_again(width: int) -> None:
     lines = [HEADER, "Epoch 1", REORDER, "loss: 0.5", CONVOLUTION, "", "7"]
     parts = [line[at : at + width] for line in lines for at in range(0, len(line) or 1, width)]
@@ -164,7 +163,7 @@ def test_a_difference_tensor_is_found_by_its_role() -> None:
     assert (bias.tag, bias.layout((64,))) == ("", None)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("tag", "shape", "stride"),
     [
         ("abcd", (2, 3, 4, 5), (60, 20, 5, 1)),

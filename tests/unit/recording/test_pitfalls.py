@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.recording.reading import read_trace
@@ -111,7 +110,7 @@ def test_arguments_of_any_kind_are_read_past_and_what_is_no_event_is_lost(write:
         assert (len(found.kernels), lost(found)) == (2, 1)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("written", "nanoseconds"),
     [
         ("1610366388630527", 1_610_366_388_630_527_000),
@@ -129,7 +128,7 @@ def test_a_time_keeps_its_nanoseconds(write: Write, written: str, nanoseconds: i
     assert (found.kernels.duration.tolist(), found.problems) == ([1], [])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         *((key, value) for key in ("ts", "dur") for value in ("NaN", "-Infinity", "-nan", "null", "1e400", '"7"')),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loops import for_each
+import pytest
 from recorded_builders import GEMM, Recorder
 
 from layoutdoctor.diagnosis.subject import Environment
@@ -36,7 +36,7 @@ def test_what_was_recorded_with_which_settings_is_kept_and_nothing_else() -> Non
     assert found == Environment(torch=None, settings={"record_shapes": "1", "with_stack": "0", "schemaVersion": "1"})
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("metadata", "device", "expected"),
     [
         ({"deviceProperties": GPUS}, 1, Environment(torch=None, device_name="NVIDIA H100")),
@@ -51,7 +51,7 @@ def test_what_a_trace_says_of_its_machine_is_kept(metadata: dict[str, Any], devi
     assert describe_environment(a_trace(metadata, device)) == expected
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("kernel", "launch", "device", "expected"),
     [
         (GEMM, "cudaLaunchKernel", "NVIDIA A100", "cuda"),

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.reading import recognize
@@ -46,7 +45,7 @@ def refusal(head: bytes, name: str = "file") -> str:
     return str(error.value)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         f'{{"schemaVersion": 1, "traceEvents": [{EVENT}]}}',
@@ -68,7 +67,7 @@ def test_a_chrome_trace_is_known_by_its_beginning(text: str) -> None:
     assert recognize(text.encode(), "trace.json") == "chrome"
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         "Time (%),Total Time (ns),Instances,Avg (ns),Name\n",
@@ -83,7 +82,7 @@ def test_a_table_of_kernels_is_known_by_its_titles(text: str) -> None:
         assert recognize(text.encode(encoding), "kernels.csv") == "kernel_csv"
 
 
-@for_each("before", ["", "loading weights\n", "[W1121 13:00:00] Warning: slow\n", "{'epoch': 1}\n"])
+@pytest.mark.parametrize("before", ["", "loading weights\n", "[W1121 13:00:00] Warning: slow\n", "{'epoch': 1}\n"])
 def test_a_onednn_log_may_begin_with_other_output(before: str) -> None:
     for marker in ("onednn", "dnnl", "mkldnn"):
         assert recognize((before + REORDER.replace("onednn", marker)).encode(), "run.log") == "onednn_log"
@@ -100,7 +99,7 @@ def zipped(name: str) -> bytes:
     return stream.getvalue()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("head", "name", "expected"),
     [
         (gzip.compress(EVENT.encode() * 100), "trace.json.xyz", "packed with gzip twice; unpack it first"),
@@ -131,7 +130,7 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
     assert repr(name) in refusal(head, name)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("<!DOCTYPE html>\n<html>", "a web page (HTML)"),
@@ -180,7 +179,7 @@ def test_a_text_of_another_kind_is_named(text: str, expected: str) -> None:
     assert expected in refusal(text.encode())
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         '{"' + '\\"' * 40_000,

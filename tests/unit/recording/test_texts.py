@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from loops import for_each
 
 import layoutdoctor
 from layoutdoctor.errors import TraceError
@@ -30,7 +29,7 @@ NO_OPERATION_OF_30 = "No layout conversion can be shown in 30 operations"
 CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversions take at least 220 us of 211 ms"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "device", "claim"),
     [
         ("key_averages.txt", "cuda", OF_KEY_AVERAGES),
@@ -65,7 +64,7 @@ def test_each_text_is_read(name: str, device: str, claim: str) -> None:
     assert diagnosis.subject.notes == ()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "lacks"),
     [
         (
@@ -154,8 +153,8 @@ WAYS: dict[str, Callable[[str], str]] = {
 }
 
 
-@for_each("name", ["key_averages.txt", "profiler_table.txt", "nsys_2019.txt", "nsys_2024.txt"])
-@for_each("way", list(WAYS))
+@pytest.mark.parametrize("name", ["key_averages.txt", "profiler_table.txt", "nsys_2019.txt", "nsys_2024.txt"])
+@pytest.mark.parametrize("way", list(WAYS))
 def test_a_table_is_the_same_however_it_was_pasted(tmp_path: Path, name: str, way: str) -> None:
     plain = read_trace(TEXTS / name)
     (tmp_path / name).write_bytes(WAYS[way]((TEXTS / name).read_text(encoding="utf-8")).encode())
@@ -168,7 +167,7 @@ def test_a_table_is_the_same_however_it_was_pasted(tmp_path: Path, name: str, wa
     assert len(plain.rows) > 1
 
 
-@for_each("device", ["XPU", "MTIA", "HPU", "DEVICE", "None"])
+@pytest.mark.parametrize("device", ["XPU", "MTIA", "HPU", "DEVICE", "None"])
 def test_the_device_of_a_table_is_that_of_its_titles(tmp_path: Path, device: str) -> None:
     text = (TEXTS / "key_averages.txt").read_text(encoding="utf-8")
     (tmp_path / "t.txt").write_text(re.sub(r" {0,6}\bCUDA\b", f" {device}", text), encoding="utf-8")

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.examination.graphs.buffers import BufferGraph
@@ -123,7 +122,7 @@ def test_damage_in_one_graph_costs_only_that_graph(tmp_path: Path) -> None:
     assert [bool(BufferGraph(graph).buffers) for graph in diagnosis.trials[0].graphs] == [False, True]
 
 
-@for_each(
+@pytest.mark.parametrize(
     "record",
     [
         '{"artifact": {"name": ["torch_version"]}}',
@@ -159,7 +158,7 @@ STORE = "tl.store(out_ptr0 + (y0 + 3*x2 + 768*y1), tmp1, xmask & ymask)"
 WALK = (("x1", 1), ("y1", 256), ("y3", 768))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("lines", "reads", "operations"),
     [
         (f"tmp1 = tmp0; {STORE}", [("in_ptr0", WALK, False)], ()),

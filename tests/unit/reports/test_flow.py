@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from builders import (
     a_comparison,
     a_conversion,
@@ -18,7 +19,6 @@ from builders import (
     contiguous,
     kernels,
 )
-from loops import for_each
 
 from layoutdoctor.reports.charts import Flow, build_flows, format_of
 
@@ -76,7 +76,7 @@ def test_the_recommended_configuration_comes_before_others() -> None:
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("conversion", "expected"),
     [
         (SECOND, ["contiguous → blocked aBcd16b", "convolution_1"]),
@@ -96,7 +96,7 @@ def test_nothing_is_drawn_if_nothing_was_recorded() -> None:
     assert build_flows(a_diagnosis(a_trial(kernels=None, redundant_pairs=(a_pair("x", "y"),)))) == ()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("layout", "expected"),
     [
         (None, "unknown"),

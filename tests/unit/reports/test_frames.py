@@ -23,7 +23,6 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
-from loops import for_each
 
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.errors import UsageError
@@ -63,7 +62,7 @@ def test_tables_are_as_reviewed(update_golden: bool) -> None:
     reviewed.check("tables", {name: frame.to_csv(na_rep="NA") for name, frame in frames.items()}, update=update_golden)
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_every_entry_of_a_record_has_its_row(story: str) -> None:
     diagnosis = STORIES[story]()
     own = [trial for trial in diagnosis.trials if trial.status != "same_as"]
@@ -80,7 +79,7 @@ def test_every_entry_of_a_record_has_its_row(story: str) -> None:
     assert known(diagnosis.to_pandas("findings"), "code") == [finding.code for finding in diagnosis.findings]
 
 
-@for_each("table", TABLES)
+@pytest.mark.parametrize("table", TABLES)
 def test_columns_and_dtypes_are_the_same_for_every_diagnosis_and_numbers_have_a_unit(table: str) -> None:
     empty = msgspec.structs.replace(a_diagnosis(), trials=()).to_pandas(table)
 

@@ -21,7 +21,6 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
-from loops import for_each
 from reproducer_builders import BUILTIN
 
 from layoutdoctor.diagnosis.answer import WithoutFreezing
@@ -45,16 +44,18 @@ SUFFIXES = {
     "sarif": "sarif",
     "text": "txt",
 }
-IN_EVERY_FORMAT = ("gain_with_findings", "hostile_names", "reproducible_round_trips", "trace_with_round_trips")
+IN_HTML = ("gain_with_findings", "trace_with_round_trips")
+IN_EVERY_OTHER_FORMAT = (*IN_HTML, "hostile_names", "reproducible_round_trips")
 FILES = [
     (story, report_format)
     for story in STORIES
     for report_format in SUFFIXES
-    if report_format in ("json", "markdown", "text") or story in IN_EVERY_FORMAT
+    if report_format in ("json", "markdown", "text")
+    or story in (IN_HTML if report_format == "html" else IN_EVERY_OTHER_FORMAT)
 ]
 
 
-@for_each(("story", "report_format"), FILES)
+@pytest.mark.parametrize(("story", "report_format"), FILES)
 def test_report_is_as_reviewed(story: str, report_format: str, update_golden: bool) -> None:
     report = render(STORIES[story](), report_format)
     if report_format == "html":
@@ -77,7 +78,7 @@ def test_every_golden_file_is_compared_and_every_format_has_one() -> None:
     assert [path.stem for path in reviewed.FOLDER.iterdir() if f'"{path.stem}"' not in tests] == []
 
 
-@for_each("story", [story for story in STORIES if story not in TRACES])
+@pytest.mark.parametrize("story", [story for story in STORIES if story not in TRACES])
 def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str) -> None:
     diagnosis = STORIES[story]()
     rows = {row.cells[0]: row for row in build_view(diagnosis).tables[0].rows}
@@ -88,7 +89,7 @@ def test_counts_in_the_table_add_up_to_the_conversions_of_the_record(story: str)
         assert sum(map(int, counts)) == len(counted_conversions(trial))
 
 
-@for_each("story", TRACES)
+@pytest.mark.parametrize("story", TRACES)
 def test_the_tables_of_a_trace_add_up_to_the_conversions_of_its_kernel_list(story: str) -> None:
     diagnosis = STORIES[story]()
     (trial,) = diagnosis.trials
@@ -98,7 +99,9 @@ def test_the_tables_of_a_trace_add_up_to_the_conversions_of_its_kernel_list(stor
         assert sum(int(row.cells[column]) for row in table.rows) == trial.kernels.conversion_count
 
 
-@for_each("story", ["usual", "gain_with_findings", "tie", "training", "noisy", "reproducible_round_trips"])
+@pytest.mark.parametrize(
+    "story", ["usual", "gain_with_findings", "tie", "training", "noisy", "reproducible_round_trips"]
+)
 def test_a_usual_model_fits_on_one_screen(story: str) -> None:
     lines = render(STORIES[story](), "text").splitlines()
 
@@ -111,7 +114,9 @@ def lines_before_the_findings(text: str) -> int:
     return next((number for number, line in enumerate(lines) if re.match(r"LD\d{3} (error|warning|note) ", line)), 0)
 
 
-@for_each("story", [story for story in STORIES if story != "cured"])  # its lines to paste hold a whole module
+@pytest.mark.parametrize(
+    "story", [story for story in STORIES if story != "cured"]
+)  # its lines to paste hold a whole module
 def test_findings_begin_on_the_first_screen(story: str) -> None:
     assert lines_before_the_findings(render(STORIES[story](), "text")) <= 24
 
@@ -153,14 +158,14 @@ def nine_configurations() -> Diagnosis:
     )
 
 
-@for_each("story", [story for story in STORIES if story != "hostile_names"])
+@pytest.mark.parametrize("story", [story for story in STORIES if story != "hostile_names"])
 def test_no_sentence_of_a_report_is_cut(story: str) -> None:
     text = render(STORIES[story](), "text")
 
     assert [line for line in text.splitlines() if re.search(r"\.\.\.(\W|$)", line)] == []
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_one_number_has_one_source(story: str) -> None:
     diagnosis = STORIES[story]()
     ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()

@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 import cmarkgfm
+import pytest
 from builders import a_configuration, a_conversion, a_diagnosis, a_finding, a_pair, a_trial, kernels
 from github_markdown import check_form, code_blocks, text_of, without_code
 from golden.stories import STORIES
 from hostile_records import hostile_diagnosis
-from loops import for_each
 
 from layoutdoctor.reports.markdown import (
     USUAL_CHARACTERS,
@@ -27,8 +27,6 @@ from layoutdoctor.reports.sections.view import build_view
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
-
-    import pytest
 
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
@@ -58,7 +56,7 @@ def with_script(monkeypatch: pytest.MonkeyPatch, reproducer: Reproducer) -> None
     monkeypatch.setattr("layoutdoctor.reports.markdown.build_reproducer", lambda _: reproducer)
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_github_draws_every_story_as_meant(story: str) -> None:
     diagnosis = STORIES[story]()
     report = render_markdown(diagnosis)
@@ -77,8 +75,8 @@ def test_github_draws_every_story_as_meant(story: str) -> None:
     assert (markdown_parts(diagnosis, "a.md")[1] is None) is build_view(diagnosis).answer.is_short
 
 
-@for_each("name", NAMES)
-@for_each("story", ["round_trip_by_hand", "failures_and_same", "trace_of_owners"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("story", ["round_trip_by_hand", "failures_and_same", "trace_of_owners"])
 def test_no_name_is_read_as_markdown_or_html(story: str, name: str) -> None:
     report, plain = (render_markdown(hostile_diagnosis(story, text)) for text in (name, "plain"))
     document = check_form(report)
@@ -158,7 +156,7 @@ def test_a_long_script_is_in_the_file_beside_and_is_never_lost(monkeypatch: pyte
     )
 
 
-@for_each("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])
+@pytest.mark.parametrize("text", ["# a", "- a", "+ a", "1. a", "12) a", "= a", "-", "===", "a", "# - 1. a", "1", ""])
 def test_a_line_starts_no_block(text: str) -> None:
     html = cmarkgfm.github_flavored_markdown_to_html(f"before\n\n{paragraph(text)}\n\nafter\n")
 

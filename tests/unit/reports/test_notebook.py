@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import html5lib
 import msgspec
+import pytest
 from builders import a_diagnosis, a_failed_trial, a_finding, a_recommendation, a_subject
 from golden.stories import STORIES
-from loops import for_each
 
 from layoutdoctor.reports.html import render_fragment
 from layoutdoctor.reports.sections.view import build_view
@@ -39,7 +39,7 @@ def text_of(fragment: str) -> str:
     return " ".join(" ".join(parsed(fragment)[0].itertext()).split())
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_the_fragment_says_what_the_view_says_in_strict_html_of_plain_elements(story: str) -> None:
     diagnosis = STORIES[story]()
     view, text = build_view(diagnosis), text_of(render_fragment(diagnosis))

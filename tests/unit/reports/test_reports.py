@@ -30,7 +30,6 @@ from builders import (
     kernels,
 )
 from golden.stories import STORIES
-from loops import for_each
 
 from layoutdoctor.diagnosis.answer import Account, AccountRow, WithoutFreezing
 from layoutdoctor.diagnosis.trial import Equivalence, Failure, Trial
@@ -146,7 +145,9 @@ def test_the_table_of_models_says_what_to_use_and_why_not() -> None:
     ]
 
 
-@for_each(("width", "claim"), [(0.03, "is faster than anything else tried"), (0.2, "is as fast as anything tried")])
+@pytest.mark.parametrize(
+    ("width", "claim"), [(0.03, "is faster than anything else tried"), (0.2, "is as fast as anything tried")]
+)
 def test_the_default_is_the_fastest_only_if_the_interval_says_so(width: float, claim: str) -> None:
     costly = a_trial(kernels=kernels(a_conversion(seconds=5e-3)))
     diagnosis = a_diagnosis(costly, a_trial(BEST), comparison=a_comparison(a_ratio(BEST, 0.9, width)))
@@ -234,8 +235,8 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
         render(a_diagnosis(), "junit")
 
 
-@for_each("width", [60, 100, 140])
-@for_each("story", STORIES)
+@pytest.mark.parametrize("width", [60, 100, 140])
+@pytest.mark.parametrize("story", STORIES)
 def test_no_line_is_wider_than_the_terminal_except_code(story: str, width: int) -> None:
     diagnosis = STORIES[story]()
     code = {f"    {line}" for line in build_answer(diagnosis).how}
@@ -275,7 +276,7 @@ FRAMES = "".join(f'  File "site-packages/torch/fx/frame_{i}.py", line {i} in cal
 CURRENT, THREAD = "Current thread 0x00007f3a (most recent call first):", "Thread 0x00007f3b (most recent call first):"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("log", "first", "last"),
     [
         ("short\n  log", "short", "  log"),
@@ -381,7 +382,7 @@ def said(*rows: AccountRow, slower: str = "inductor") -> str:
     return account_sentence(account)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("one", "part"),
     [
         (row("generated_kernel", 12), "a slower kernel for relu and max_pool2d (model.py:30)"),

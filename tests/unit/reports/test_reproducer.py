@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 import reviewed
 from builders import (
     a_comparison,
@@ -20,7 +21,6 @@ from builders import (
     kernels,
     recorded,
 )
-from loops import for_each
 from reproducer_builders import TRACED, a_builtin, a_record
 
 from layoutdoctor.diagnosis.answer import Finding
@@ -74,7 +74,7 @@ def test_scripts_are_written_as_reviewed(update_golden: bool) -> None:
     reviewed.check("reproducers_report", said, update=update_golden)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "line"),
     [
         ("inductor-layout-opt-on", "('inductor', 'preserve', 'preserve', {'layout_optimization': True}, {})"),
@@ -130,7 +130,7 @@ def test_a_model_that_torch_cannot_print_comes_from_its_file() -> None:
     assert build_reproducer(without_text(subject=function)).reason is not None
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("record", "reason"),
     [
         (a_trace(recorded()), "a recorded trace does not hold the operations of the model"),

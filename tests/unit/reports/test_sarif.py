@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import builders
 import msgspec
+import pytest
 from builders import a_diagnosis, a_failed_trial, a_location, a_subject, a_trial
 from golden.stories import STORIES
-from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.reports.sarif import render_sarif, subject_file
@@ -42,7 +42,7 @@ def result_of(finding: Finding) -> dict[str, Any]:
     return result
 
 
-@for_each("story", STORIES)
+@pytest.mark.parametrize("story", STORIES)
 def test_every_report_has_what_code_scanning_asks_for(story: str) -> None:
     diagnosis = STORIES[story]()
     run = run_of(diagnosis)
@@ -78,7 +78,7 @@ def test_an_accepted_finding_is_suppressed_with_its_reason() -> None:
     assert "suppressions" not in result_of(a_finding())
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("file", "uri"),
     [
         ("net/model.py", "net/model.py"),
@@ -100,7 +100,7 @@ def test_a_path_is_a_relative_uri_without_folders_of_this_machine(file: str, uri
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
 
 
-@for_each("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
+@pytest.mark.parametrize("file", ["", "<string>", "<eval_with_key>.7", "net/", "..", "/", ".", "net/.."])
 def test_what_is_no_file_is_no_path(file: str) -> None:
     assert project_path(file) is None
 

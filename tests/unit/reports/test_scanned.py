@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html5lib
+import pytest
 from builders import a_lack
-from loops import for_each
 from trace_builders import a_waiting
 
 from layoutdoctor.diagnosis.scan import Scan, ScannedFile, ScannedRows, ScanRow, ScanSum
@@ -41,7 +41,7 @@ def a_scan(*milliseconds: int, **further: object) -> Scan:
     return total.result()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("values", "expected"),
     [
         ([10, 10, 10], []),

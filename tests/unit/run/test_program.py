@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-from loops import for_each
 
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
 from layoutdoctor.run.program import _Program
@@ -83,7 +82,7 @@ def recorded(folder: Path, path: str, action: str = "pipe(z)", *words: str) -> L
     return load_subject(directory / "0")
 
 
-@for_each(
+@pytest.mark.parametrize(
     "path",
     ["pipe.vae.decoder", "self.vae.decoder", "self.decoder", "pipe.stages.1", "pipe.by_name.decoder"],
 )
@@ -105,7 +104,7 @@ ACTIONS = {
 }
 
 
-@for_each("how", list(ACTIONS))
+@pytest.mark.parametrize("how", list(ACTIONS))
 def test_however_it_is_called(how: str, tmp_path: Path) -> None:
     subject = recorded(tmp_path, "pipe.vae.decoder", ACTIONS[how])
     assert type(subject.model).__name__ == "Decoder"
@@ -125,7 +124,7 @@ def test_autocast_around_the_call_is_part_of_it_and_of_nothing_else(tmp_path: Pa
 CALLS = "for size in (8, 6, 8, 8):\n    pipe(z[:, :, :size])"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("count", "action", "expected", "why_no_more"),
     [
         (9, CALLS, [("2x4x8x4", 3), ("2x4x6x4", 1)], "generate.py came to its end"),
@@ -183,7 +182,7 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
 }
 
 
-@for_each("what", list(REFUSED))
+@pytest.mark.parametrize("what", list(REFUSED))
 def test_what_does_not_work_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
     path, action, kind, sentence = REFUSED[what]
     program = _Program(script(tmp_path, action), path, private(tmp_path))

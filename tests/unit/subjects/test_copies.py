@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import fx, nn
 
 from layoutdoctor.errors import SubjectError
@@ -176,7 +175,7 @@ def callables(net: nn.Module) -> dict[str, Any]:
     }
 
 
-@for_each("kind", list(callables(nn.Identity())))
+@pytest.mark.parametrize("kind", list(callables(nn.Identity())))
 def test_the_modules_that_a_callable_uses_are_found(kind: str) -> None:
     net = GLOBAL_NET if kind.startswith("global") else nn.Sequential(nn.Conv2d(3, 4, 3))
 

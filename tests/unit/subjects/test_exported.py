@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import nn
 from torch.export import Dim
 
@@ -101,7 +100,7 @@ def with_part(parts: dict[str, bytes], end: str, data: bytes) -> bytes:
     return archive_of({**parts, name: data})
 
 
-@for_each("name", CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_an_exported_program_brings_its_inputs_and_computes_the_same(name: str, tmp_path: Path) -> None:
     model, args, kwargs, shapes = CASES[name]
     program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from loops import for_each
 
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.inputs import EXPECTED_FORM, InputSpec, make_inputs, parse_dtype, parse_input
@@ -27,7 +26,7 @@ TOO_MANY = "got more elements than torch can count; give smaller sizes"
 KNOWN = "expected one of f16, bf16, f32, f64, i8, u8, i32, i64, bool; did you mean 'f32'?"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("8,3,224,224", f"cannot read input '8,3,224,224': expected {EXPECTED_FORM}"),
@@ -88,7 +87,7 @@ def test_one_keyword_cannot_be_given_twice() -> None:
         make_inputs([parse_input("x=f32[2]"), parse_input("x=f32[3]")])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         *((name, torch.float16) for name in ("half", "float16", "fp16", "F16", "torch.float16")),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import nn
 
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, UsageError
@@ -59,7 +58,7 @@ def test_a_kernelbench_file_is_built_with_its_init_inputs_and_the_same_weights_e
     assert torch.equal(subject.args[0], again.args[0])
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         NET + "\ndef get_module():\n    return Net(), (torch.randn(2, 3, 8, 8),)\n",
@@ -75,7 +74,7 @@ def test_each_convention_is_understood(write: Callable[..., str], text: str) -> 
     assert subject.model(*subject.args, **subject.kwargs).shape == (2, 4, 6, 6)
 
 
-@for_each("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
+@pytest.mark.parametrize("attribute", ["Net", "net", "build", "pair", "function", "holder.net"])
 def test_an_attribute_may_be_a_class_a_module_a_factory_or_a_function(
     write: Callable[..., str], attribute: str
 ) -> None:
@@ -138,7 +137,7 @@ def test_the_modules_that_a_function_uses_get_the_dtype_as_well(write: Callable[
     assert subject.model(*subject.args).dtype == torch.float64
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("x = 1 +\n", "cannot load model.py: SyntaxError: invalid syntax (model.py, line 3); mend it there first"),
@@ -194,7 +193,7 @@ def test_what_is_not_there_is_told_with_what_is(write: Callable[..., str], tmp_p
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("target", "options", "message"),
     [
         ("resnet", {}, "cannot load 'resnet': expected model.py, model.py:attr, package.module:attr"),
@@ -278,7 +277,7 @@ def test_a_model_made_for_a_large_gpu_is_built_small_unless_told_otherwise() -> 
 
 
 @pytest.mark.usefixtures("small_diffusers")
-@for_each(
+@pytest.mark.parametrize(
     ("target", "config", "sentence"),
     [
         ("diffusers:UNet2DMode", [], "diffusers has no model of that name; did you mean 'UNet2DModel'"),

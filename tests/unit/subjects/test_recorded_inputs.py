@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import nn
 
 from layoutdoctor import record_inputs
@@ -50,7 +49,7 @@ def shapes(recorded: RecordedInputs) -> list[tuple[tuple[int, ...], tuple[int, .
     return [(tuple(t.shape), t.stride()) for t in recorded.args]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("call", "kept", "expected"),
     [
         ("largest", 2, ((2, 4, 8, 8), (256, 1, 32, 4))),
@@ -141,7 +140,7 @@ def test_autocast_is_part_of_what_is_diagnosed() -> None:
     run_first(subject, "inference")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("program", "words"),
     [
         (lambda p, x: None, "cannot record the inputs of Decoder: it was not called"),

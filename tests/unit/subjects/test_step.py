@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from loops import for_each
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -196,7 +195,7 @@ async def later(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("run", "mode", "message"),
     [
         (lambda x: None, "inference", "its output (NoneType) holds no tensor"),
@@ -249,7 +248,7 @@ def test_inputs_on_another_device_than_the_weights_are_to_be_moved() -> None:
         run_first(subject, "inference")
 
 
-@for_each("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
 def test_a_model_that_ends_the_process_is_told_so(mode: Any) -> None:
     def leave(x: torch.Tensor) -> torch.Tensor:
         raise SystemExit(5)

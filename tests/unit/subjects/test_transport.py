@@ -21,7 +21,6 @@ import cloudpickle
 import pytest
 import torch
 import torch._inductor.config
-from loops import for_each
 from torch import nn
 from transport_facts import FACTS_FILE, facts
 
@@ -431,7 +430,7 @@ def of_function(count: int = 2, **keywords: Any) -> Any:
     return lambda: LoadedSubject("it", half, (torch.ones(count),), keywords)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("subject", "surroundings", "said"),
     [
         *(

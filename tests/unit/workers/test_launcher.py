@@ -13,7 +13,6 @@ from unittest import mock
 import msgspec
 import pytest
 from builders import a_configuration, a_subject, an_environment
-from loops import for_each
 
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
@@ -119,7 +118,7 @@ def test_an_answer_of_another_kind_is_a_crash_a_refusal_or_an_exception_of_the_m
     assert (failed.status, failed.failure, failed.proposals) == ("failed", raised.failure, (proposal,))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("returncode", "log", "message", "kept"),
     [
         (None, None, "the process ended", None),  # nobody knows how, and there is no log

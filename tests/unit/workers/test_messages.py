@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from builders import a_configuration, a_graph, a_subject, a_trial, an_environment, as_observed
-from loops import for_each
 from recorded_builders import a_recording
 
 from layoutdoctor.diagnosis.lack import Lack
@@ -144,7 +143,7 @@ def test_nothing_within_the_time_is_a_timeout_and_the_next_message_still_arrives
     assert ours.receive(5.0)[0] == Compile()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"\x00\x00", "it has ended"),

@@ -8,7 +8,6 @@ from unittest import mock
 
 import pytest
 from fake_workers import CRASH, Clock, ScriptedProcess, a_worker
-from loops import for_each
 
 from layoutdoctor.diagnosis.trial import Equivalence
 from layoutdoctor.errors import SubjectError
@@ -44,7 +43,7 @@ def counts(*workers: Any) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------- rounds
-@for_each(
+@pytest.mark.parametrize(
     ("times", "rounds"),
     [
         # The best and what is within 12 % of it get 25 rounds, all others 7.
