@@ -151,7 +151,7 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
         return Answer(
-            f"Nothing can be said: none of {graphs} could be read",
+            f"Nothing can be said: no buffer of {graphs} could be read",
             notes=_to_diagnose(),
         )
     conversions = count_of(len(counted), "conversion")

@@ -11,12 +11,13 @@ import pytest
 from loops import for_each
 
 import layoutdoctor
-from layoutdoctor.errors import TraceError
+from layoutdoctor.errors import TraceError, UsageError
 from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.recording.reading import read_tables, read_trace
 from layoutdoctor.recording.recording import KernelTotals
 from layoutdoctor.recording.table import FURTHER
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import kind_of_file, sources_of
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
@@ -161,6 +162,20 @@ def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> Non
         (tmp_path / "run.log").write_text("\n".join((*head, *lines)), encoding="utf-8")
         answer = build_view(layoutdoctor.examine_trace(tmp_path / "run.log")).answer
         assert (answer.claim[: len(claim)], dict(answer.notes)["Created"][: len(created)]) == (claim, created)
+
+
+@for_each("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@for_each("end", ["\n", "\r\n"])
+def test_a_log_of_torch_trace_whose_graph_has_no_buffer_is_called_one(tmp_path: Path, encoding: str, end: str) -> None:
+    text = (TEXTS / "torch_trace_of_one_graph.log").read_text(encoding="utf-8")
+    (tmp_path / "run.log").write_bytes(text.replace("\n", end).encode(encoding))
+
+    diagnosis = layoutdoctor.examine_trace(tmp_path / "run.log")
+
+    assert (kind_of_file(diagnosis), sources_of(diagnosis)) == ("compiles", ["torch_trace_log"])
+    assert build_view(diagnosis).answer.claim == "Nothing can be said: no buffer of 1 graph could be read"
+    with pytest.raises(UsageError, match=r"'run\.log', a TORCH_TRACE log, with"):
+        layoutdoctor.compare(diagnosis, layoutdoctor.examine_trace(TEXTS / "nsys_2021.txt"))
 
 
 def squeezed(text: str) -> str:
