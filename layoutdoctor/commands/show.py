@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     sources: list[_Source] = []
     for file, kind in kinds:
         if kind == "trace":
-            sources.append(_Source(file, partial(_examine, file, arguments.max_bytes), status_of_run))
+            sources += _of_a_run(file, arguments.max_bytes)
         elif kind == "diagnosis":
             sources.append(_Source(file, partial(_load, file, recheck=arguments.recheck), lambda _: 0))
     recordings = [file for file, kind in kinds if kind == "recording"]
@@ -147,6 +147,22 @@ def _load(file: str, *, recheck: bool) -> Diagnosis:
 
 
 # ------------------------------------------------------------------------------------------- traces, tables, logs
+def _of_a_run(file: str, max_bytes: int) -> Iterator[_Source]:
+    """One source for a recorded run, or one for each table of a file."""
+    _import_numpy()
+    from layoutdoctor.recording.reading import read_tables
+    from layoutdoctor.run.recorded import diagnose_recordings
+
+    try:
+        tables = read_tables(Path(file), Path(file).name, max_bytes)
+    except LayoutDoctorError:
+        tables = ()  # examining the file says why
+    if not tables:
+        yield _Source(file, partial(_examine, file, max_bytes), status_of_run)
+    for table in tables:
+        yield _Source(table.head.subject.name, partial(diagnose_recordings, [table]), status_of_run)
+
+
 def _examine(file: str, max_bytes: int) -> Diagnosis:
     _import_numpy()
     from layoutdoctor.recording.reading import garbage_collection_paused

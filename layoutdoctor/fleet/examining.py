@@ -14,7 +14,7 @@ from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.files.writing import printable
 from layoutdoctor.fleet.sources import is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
-from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded
+from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded, read_tables
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -33,7 +33,7 @@ _MOST_LACKS = 5
 
 def examine_source(source: Source) -> list[ScannedRows]:
     """
-    The results of a source: one for a file, one for each trace of an archive.
+    The results of a source: one for a file, one for each trace of an archive, and one for each table of a text.
 
     Raises nothing, whatever a file holds: ``failure`` is set in the result instead.
     """
@@ -47,7 +47,7 @@ def examine_source(source: Source) -> list[ScannedRows]:
             except Exception as error:  # each file system has exceptions of its own
                 found.append(failed(name, f"it cannot be read: {said_by(error)}"))
             else:
-                found.append(_examined(name, path, source.max_bytes))
+                found += _examined(name, path, source.max_bytes)
     except Exception as error:  # so has each kind of archive
         what = "the archive" if is_archive(source.path) else "it"
         found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
@@ -56,20 +56,26 @@ def examine_source(source: Source) -> list[ScannedRows]:
     return found
 
 
-def _examined(name: str, path: Path, max_bytes: int) -> ScannedRows:
+def _examined(name: str, path: Path, max_bytes: int) -> list[ScannedRows]:
     size = path.stat().st_size if path.is_file() else None
     try:
         with garbage_collection_paused():
-            recording = read_recorded(path, max_bytes)
-            diagnosis = diagnosis_of([recording])
-            diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
-            return scrub(_reduced(name, recording, diagnosis, size))
+            tables = read_tables(path, name, max_bytes)
+            if len(tables) > 1:
+                return [_of_recording(table.head.subject.name, table, size) for table in tables]
+            return [_of_recording(name, tables[0] if tables else read_recorded(path, max_bytes), size)]
     except (LayoutDoctorError, OSError) as error:
-        return failed(name, said_by(error), size)
+        return [failed(name, said_by(error), size)]
     except MemoryError:
-        return failed(name, "there is not enough memory to examine it", size)
+        return [failed(name, "there is not enough memory to examine it", size)]
     except Exception as error:  # an error of layoutdoctor costs this file, not the others
-        return failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)
+        return [failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)]
+
+
+def _of_recording(name: str, recording: Recording, size: int | None) -> ScannedRows:
+    diagnosis = diagnosis_of([recording])
+    diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
+    return scrub(_reduced(name, recording, diagnosis, size))
 
 
 def failed(name: str, why: str, size: int | None = None) -> ScannedRows:

@@ -24,16 +24,15 @@ from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile, is_diagnosis
+from layoutdoctor.recording.key_averages import OF_A_GPU
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
-from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, RecordedTrace, Recording
-from layoutdoctor.recording.table import OF_A_GPU, has_kernel_table, read_kernel_csv, text_encoding
+from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, Problem, RecordedTrace, Recording
+from layoutdoctor.recording.table import FURTHER, has_kernel_table, read_kernel_tables, text_encoding
 from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-
-    from layoutdoctor.recording.recording import Problem
 
 
 def read_trace(
@@ -61,7 +60,11 @@ def read_trace(
 
         return read_nsys_export(path)
     if kind == "kernel_csv":
-        return read_kernel_csv(file)
+        first, *others = read_kernel_tables(file)
+        left_out = len(others) + sum(problem.count for problem in first.problems if problem.what == FURTHER)
+        first.problems = [problem for problem in first.problems if problem.what != FURTHER]
+        first.problems += [Problem(FURTHER, left_out)] if left_out else []
+        return first
     if kind == "torch_trace":
         return read_torch_trace(file)
     if kind == "onednn_log":
@@ -104,20 +107,46 @@ def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
     """
-    found = read_trace(path, most_bytes)
+    return _recording(read_trace(path, most_bytes), path.name)
+
+
+def _recording(found: RecordedTrace | KernelTotals | OnednnLog | TorchTrace, name: str) -> Recording:
     trial = Observed(configuration=RECORDED, status="ok")
     if isinstance(found, RecordedTrace):
         device = device_of(found)
-        head = _head(path.name, describe_environment(found), device, found.problems)
+        head = _head(name, describe_environment(found), device, found.problems)
         return Recording(head=head, trial=trial, iterations=(Iteration(events=found, device=device),))
     if isinstance(found, KernelTotals):
-        head = _head(path.name, Environment(torch=None), found.device, found.problems)
+        head = _head(name, Environment(torch=None), found.device, found.problems)
         return Recording(head=head, trial=trial, totals=found)
     if isinstance(found, TorchTrace):
-        return _of_compiles(found, path.name)
+        return _of_compiles(found, name)
     environment = Environment(torch=None, onednn=found.version, onednn_isa=found.isa)
     device = "xpu" if found.is_of_a_gpu else "cpu"
-    return Recording(head=_head(path.name, environment, device, ()), trial=trial, log=found)
+    return Recording(head=_head(name, environment, device, ()), trial=trial, log=found)
+
+
+def read_tables(path: Path, name: str, most_bytes: int = DEFAULT_MOST_BYTES) -> tuple[Recording, ...]:
+    """
+    Reads each table of kernels in a file as a run of its own; nothing if the file is of another kind.
+
+    Args:
+        name: The name of the file in reports; of several tables each has its number and heading behind it.
+
+    Raises:
+        TraceError: The file cannot be read, or is none of the known kinds.
+    """
+    file = TraceFile(path, most_bytes)
+    if _OF_NSYS.search(path.name) or recognize(file.head(), path.name) != "kernel_csv":
+        return ()
+    found = read_kernel_tables(file)
+    if len(found) == 1:
+        return (_recording(found[0], name),)
+    headings = [one.heading if isinstance(one, KernelTotals) else "" for one in found]
+    return tuple(
+        _recording(one, f"{name}, table {number}{f' ({heading})' if heading else ''}")
+        for number, (one, heading) in enumerate(zip(found, headings, strict=True), 1)
+    )
 
 
 def _of_compiles(found: TorchTrace, name: str) -> Recording:
@@ -329,9 +358,8 @@ def recognize(head: bytes, name: str) -> TraceKind:
 
     Returns:
         ``chrome`` for a Chrome trace in JSON, also if its events come later than ``head`` ends; ``nsys_sqlite`` for
-        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_csv`` reads; ``onednn_log``; ``torch_trace``
-        for the structured log that ``TORCH_TRACE`` writes; ``diagnosis``
-        for a saved diagnosis of ours.
+        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_tables`` reads; ``onednn_log``;
+        ``torch_trace`` for the structured log that ``TORCH_TRACE`` writes; ``diagnosis`` for a saved diagnosis of ours.
 
     Raises:
         TraceError: It is none of these; the message says what it seems to be and what to do.

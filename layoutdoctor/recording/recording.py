@@ -277,12 +277,14 @@ class KernelTotal:
     Attributes:
         nanoseconds: Their time together.
         operation: The operation they ran in; None if the table does not say.
+        total_nanoseconds: Of an operation, its time with that of all operations that it called; None if not recorded.
     """
 
     name: str
     count: int
     nanoseconds: int
     operation: str | None = None
+    total_nanoseconds: int | None = None
 
 
 @dataclass
@@ -292,9 +294,11 @@ class KernelTotals:
 
     Attributes:
         device: The device that the rows ran on, as torch or the table names it.
-        nanoseconds: Of all kernels or operations, those that are not listed as well, by a line of the table; None
-            without one.
+        heading: The line of text above the table; empty without one.
+        nanoseconds: Of all kernels or operations, those that are not listed as well, by a line of the table, or by its
+            percentages if they show that rows are missing; None without these.
         is_nested: Whether the time of an operation has that of the operations which it called, so that no sum is right.
+        misses_operations: Whether the own times of all that a table of operations lists are less than its whole.
         copies: The operation that runs eager copies, with its time on the device, if the table has kernels as well.
     """
 
@@ -304,7 +308,9 @@ class KernelTotals:
     device: str = "cuda"
     nanoseconds: int | None = None
     is_nested: bool = False
+    misses_operations: bool = False
     copies: KernelTotal | None = None
+    heading: str = ""
 
 
 class Head(Record, frozen=True, kw_only=True):

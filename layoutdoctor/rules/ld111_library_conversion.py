@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
+from layoutdoctor.examination.kernels.evidence import kernel_class
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
@@ -67,7 +68,7 @@ def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
     if severity is not None:
         counted = _counted_twice(diagnosis, trial, conversions)
         message = (_count_words(trial.kernels, conversions, counted), _cost_words(trial, trial.kernels, conversions))
-        further = (_buffer_words(conversions), _fused_words(trial.kernels, conversions))
+        further = (_buffer_words(trial, conversions), _fused_words(trial.kernels, conversions))
         pay = times.is_worth_it(trial, lambda candidate: _has_fewer(candidate, trial))
         yield LD111.finding(
             trial.name,
@@ -135,10 +136,10 @@ def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conv
     return wording.cost_words(trial, seconds, share, estimated) or wording.conversion_cost_words(trial, conversions)
 
 
-def _buffer_words(conversions: Sequence[Conversion]) -> str | None:
+def _buffer_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """MIOpen converts the buffer for the result as well, although nothing is in it yet."""
     count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
-    if not count or _wanted(conversions) != "torch.channels_last":
+    if not count or _wanted(trial, conversions) != "torch.channels_last":
         return None
     return f"conversions of buffers that no result is in yet: {count}"
 
@@ -172,7 +173,7 @@ def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *
             "build the TensorRT engine with the formats that its layers want at its borders (allowed_formats of its "
             "inputs and outputs, such as HWC8 or CHW32), and record again"
         )
-    wanted, ranks = _wanted(conversions), _ranks(trial, conversions)
+    wanted, ranks = _wanted(trial, conversions), _ranks(trial, conversions)
     if wanted == "torch.channels_last":
         wanted = wording.channels_last_words(ranks)
     if evidence.is_trace(trial):
@@ -221,18 +222,38 @@ def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
     return {rank for name, rank in _RANKS.items() if name in called}
 
 
-def _wanted(conversions: Sequence[Conversion]) -> str | None:
+def _wanted(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """
-    The memory format to try, by the format that most conversions of inputs make; None if two are made as often.
+    The memory format to try: the one that most conversions of inputs make; None if two are made as often.
 
     By number and not by time: each call converts an input and a weight, and one result back, which may be the largest.
+    If nobody knows which conversions are of inputs, the names of the convolution kernels say what is read. Conversions
+    to contiguous alone do not: they are of inputs, or of results.
     """
-    read = [c for c in conversions if _is_at(c, "input")] or conversions
+    inputs = [c for c in conversions if _is_at(c, "input")]
+    if not inputs and (computed := _computed_format(trial)) is not None:
+        return computed
+    read = inputs or conversions
     counts = wording.summed(
         ("torch.channels_last" if _is_to_cnhw(c) else _WANTED.get(c.direction), c.count) for c in read
     )
     (first, most), *others = counts.most_common(2)
-    return None if others and others[0][1] == most else first
+    if others and others[0][1] == most:
+        return None
+    return None if first == "torch.contiguous_format" and not inputs and evidence.is_trace(trial) else first
+
+
+_FORMAT_IN_NAME = re.compile(r"n(?:d?hwc|(c)d?hw)", re.IGNORECASE)
+
+
+def _computed_format(trial: Trial) -> str | None:
+    """The memory format that all convolution kernels read whose names have one: the first one in a name."""
+    totals = trial.kernels.totals if trial.kernels is not None else ()
+    names = [total.name for total in totals if total.kind == "kernel" and kernel_class(total.name).is_main]
+    found = {match[1] is None for name in names if (match := _FORMAT_IN_NAME.search(name)) is not None}
+    if len(found) != 1:
+        return None
+    return "torch.channels_last" if found.pop() else "torch.contiguous_format"
 
 
 def _is_at(conversion: Conversion, side: str) -> bool:

@@ -86,7 +86,7 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
 def _kind(diagnosis: Diagnosis) -> str:
     if diagnosis.subject.mode != "trace":
         return "a diagnosis of a model"
-    was_compiled = any(graph.buffers for trial in diagnosis.trials for graph in trial.graphs)
+    was_compiled = any(trial.kernels is None and trial.status == "ok" for trial in diagnosis.trials)
     return f"a {TORCH_TRACE_LOG}" if was_compiled else "a recorded trace"
 
 

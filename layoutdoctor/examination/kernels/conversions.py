@@ -142,15 +142,11 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     Everything that a trace proves about layouts.
 
     Args:
-        device: The device of the trace. A CPU's operations count as its kernels if some copy from one memory format
-            into another; otherwise "no conversions" would prove nothing, since no trace shows oneDNN's own.
+        device: The device of the trace. A CPU's operations count as its kernels; what oneDNN converts within them, no
+            trace shows.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
-    if on_host is not None:
-        found = _facts(on_host)
-        if any(conversion.direction != "none" for conversion in found.conversions):
-            return found
-    return _facts(trace)
+    return _facts(trace if on_host is None else on_host)
 
 
 def _facts(trace: RecordedTrace) -> TraceFacts:

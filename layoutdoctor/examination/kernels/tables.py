@@ -34,7 +34,9 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     """The kernel list of a table of totals; each conversion in it is one row of the table, with all its launches."""
     of_operations = table.source == "operation_averages"
     rows = [
-        replace(row, name=demangled(row.name)) for row in table.rows if not of_operations or moves_elements(row.name)
+        replace(row, name=demangled(row.name))
+        for row in table.rows
+        if not of_operations or (row.nanoseconds and moves_elements(row.name))
     ]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
     converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
@@ -43,12 +45,20 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
     work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
     count, listed_seconds = _sums(rows)
     unlisted = 0.0 if table.nanoseconds is None else table.nanoseconds / NANOSECONDS_PER_SECOND - listed_seconds
-    is_cut = unlisted > _MOST_UNLISTED * listed_seconds  # then convolutions may be missing in the table
+    is_cut = is_short = unlisted > _MOST_UNLISTED * listed_seconds  # then convolutions may be missing in the table
     seconds = None if table.is_nested else listed_seconds + (0.0 if of_operations else max(0.0, unlisted))
     conversion_count, conversion_seconds = _sums(row for row, does in zip(rows, converts, strict=True) if does)
     undecided_count, undecided_seconds = _sums(row for row, name in zip(rows, unclear, strict=True) if name)
     copied = _cut_copies(table)
-    convolution_count, convolution_seconds = _sums(row for row in rows if _is_of_a_convolution(row))
+    convolutions = [row for row in rows if _is_of_a_convolution(row)]
+    convolution_count, convolution_seconds = _sums(convolutions)
+    if of_operations:
+        convolution_count, whole_seconds = _whole_convolutions(table.rows)
+        if table.misses_operations:
+            copied += _inside_convolutions(table.rows)
+            convolution_seconds = max(convolution_seconds, whole_seconds)
+    elif convolutions and not any(map(_convolves, convolutions)):
+        is_cut = True  # its conversions are listed, so it must have run
     spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
     called: dict[TotalKind, Sequence[str | None]] = {
         "kernel": [row.name for row in rows],
@@ -67,8 +77,8 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         undecided_count=undecided_count + sum(total.count for total in copied),
         undecided_seconds=undecided_seconds + sum(total.seconds for total in copied),
         sources=("totals_table", table.source),
-        lacks=tuple(_lacks(table, listed_seconds, unlisted if is_cut else 0.0)),
-        convolution_count=None if of_operations or is_cut else convolution_count,
+        lacks=tuple(_lacks(table, listed_seconds, unlisted if is_short else 0.0)),
+        convolution_count=None if is_cut and not of_operations else convolution_count,
         convolution_seconds=None if table.is_nested or (is_cut and not of_operations) else convolution_seconds,
         totals=added_up(called, spent) + copied,
     )
@@ -139,6 +149,48 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
     return own.is_main or own.is_helper or own.role in ("conversion", "padding")
 
 
+def _convolves(row: KernelTotal) -> bool:
+    """Whether a row of a convolution may be more than its conversions and helpers."""
+    own = kernel_class(row.name)
+    return own.is_main or (
+        row.operation is not None and not own.is_helper and own.role not in ("conversion", "padding")
+    )
+
+
+_LEVELS = (
+    r"aten::conv(?:_transpose)?[123]d",
+    r"aten::convolution",
+    r"aten::_convolution",
+    r"(?!.*backward)(?!aten::(?:_?convolution|conv(?:_transpose)?[123]d|_convolution_mode)$).*",
+)
+"""Operations of a forward convolution, from the outermost: each calls the next, so one call has a row in each."""
+
+
+def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
+    """How many convolutions ran, nested rows counted once, and their seconds with all that they called."""
+    own = [row for row in rows if row.operation is not None and is_convolution(row.operation)]
+    levels = [[row for row in own if re.fullmatch(level, str(row.operation))] for level in _LEVELS]
+    backward = [[row for row in own if row.operation == "aten::convolution_backward"]]
+    backward.append([row for row in own if "backward" in str(row.operation) and row not in backward[0]])
+    counts = [max(sum(row.count for row in level) for level in group) for group in (levels, backward)]
+    times = [max(sum(row.total_nanoseconds or 0 for row in level) for level in group) for group in (levels, backward)]
+    return counts[0] or counts[1], sum(times) / NANOSECONDS_PER_SECOND
+
+
+def _inside_convolutions(rows: Sequence[KernelTotal]) -> tuple[Total, ...]:
+    """What a library's convolution called, if the table does not list it: on the way to the library it may copy."""
+    found = []
+    for row in rows:
+        inside = (row.total_nanoseconds or 0) - row.nanoseconds
+        if _OF_A_LIBRARY.match(str(row.operation)) and inside > _MOST_UNLISTED * row.nanoseconds:
+            seconds = inside / NANOSECONDS_PER_SECOND
+            found.append(Total(kind="possible", name=f"inside {row.name}", count=row.count, seconds=seconds))
+    return tuple(found)
+
+
+_OF_A_LIBRARY = re.compile(r"aten::(?:cudnn|miopen|mkldnn)_convolution(?!_backward)")
+
+
 def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) -> Iterator[Lack]:
     of_operations = table.source == "operation_averages"
     if of_operations and not table.rows:
@@ -158,11 +210,12 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         reason = "times of operations include those of the ones that they called, so they have no sum"
         yield Lack(part="times", reason=reason)
     elif unlisted_seconds and table.rows:
+        all_rows = _ALL_ROWS if table.source in ("key_averages", "operation_averages") else ""
         listed, whole = format_seconds(listed_seconds), format_seconds(listed_seconds + unlisted_seconds)
         ran, rest = ("operations", "ranges and Python code, or ") if of_operations else ("kernels", "")
         reason = (
-            f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed "
-            "(row_limit=-1 lists all)"
+            f"the {ran} that the table lists take {listed} of its total of {whole}; the rest is {rest}not listed"
+            f"{all_rows}"
         )
         yield Lack(part="rows", reason=reason)
     if not table.rows:
@@ -189,6 +242,7 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         yield Lack(part="kernel_names", reason=reason)
 
 
+_ALL_ROWS = " (row_limit=-1 lists all)"
 _WHOLE_NAMES = " (max_name_column_width=None prints them whole)"
 
 

@@ -98,12 +98,14 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
         return Answer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
-    noun = "operation" if "operation_averages" in kernels.sources else "kernel"
+    of_operations = "operation_averages" in kernels.sources  # a row for each name, and nested calls are in several
+    ran = {total.name for total in kernels.totals if total.kind == "operation"} if of_operations else ()
+    noun, count = ("operation", len(ran)) if of_operations else ("kernel", kernels.count)
     seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {_time_words(kernels)}"
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
-    claim = f"{first}{start} in {count_of(kernels.count, noun)}{seconds}{_possible_words(kernels)}"
+    claim = f"{first}{start} in {count_of(count, noun)}{seconds}{_possible_words(kernels)}"
     return Answer(claim, notes=tuple(notes))
 
 
@@ -149,7 +151,7 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
         return Answer(
-            f"Nothing can be said: none of {graphs} could be read",
+            f"Nothing can be said: no buffer of {graphs} could be read",
             notes=_to_diagnose(),
         )
     conversions = count_of(len(counted), "conversion")
@@ -243,7 +245,8 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
         f"{format_share(part / whole)} of that time in layout conversions" if part and whole and part <= whole else None
     )
     time = format_seconds(whole) if whole else None
-    known = joined((None if count is None else count_of(count, "kernel"), time, share), ", ")
+    noun = "convolution" if "operation_averages" in kernels.sources else "kernel"
+    known = joined((None if count is None else count_of(count, noun), time, share), ", ")
     if known:
         yield "Conv time", known
 

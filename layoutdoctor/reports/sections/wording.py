@@ -158,15 +158,10 @@ def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
 def sources_of(diagnosis: Diagnosis) -> list[SourceKind]:
     """The kinds of files that kernels were read from, each once, in order."""
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
-    if is_recording(diagnosis) and any(trial.kernels is None and _was_compiled(trial) for trial in ran):
+    if is_recording(diagnosis) and any(trial.kernels is None for trial in ran):  # a trace, table or log has a list
         lacks_kernels = any(lack.part == "kernels" for trial in ran for lack in trial.lacks)
         return ["captured_compiles" if lacks_kernels else "torch_trace_log"]
     return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
-
-
-def _was_compiled(trial: Trial) -> bool:
-    """Whether the graphs are a compiler's, read or not: that of a trace holds only what its kernels prove."""
-    return not trial.graphs or any(graph.buffers or graph.hook_failure for graph in trial.graphs)
 
 
 def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:

@@ -8,7 +8,7 @@ from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import read_trace
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals, Problem, RecordedTrace
-from layoutdoctor.recording.table import read_kernel_csv
+from layoutdoctor.recording.table import read_kernel_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ EXPECTED = [KernelTotal(TO_CHANNELS_LAST, 2, 1200), KernelTotal(TO_CONTIGUOUS, 4
 def read(tmp_path: Path, text: str, encoding: str = "utf-8") -> KernelTotals:
     path = tmp_path / "kernels.csv"
     path.write_bytes(text.encode(encoding))
-    found = read_kernel_csv(TraceFile(path))
+    found = read_kernel_tables(TraceFile(path))[0]
     assert isinstance(found, KernelTotals)
     return found
 
@@ -119,12 +119,9 @@ def test_a_row_with_empty_cells_and_without_its_blanks_is_not_guessed(tmp_path: 
         "Start (ns)  Duration (ns)  GrdX  GrdY  GrdZ  Bytes (MB)  Device  Ctx  Strm  Name\n"
         "1000 70 98 2 8 NVIDIA A100 (0) 1 13 void cudnn::f<__half, float>(int)\n"
     )
-    (tmp_path / "list.txt").write_text(text, encoding="utf-8")
 
-    trace = read_trace(tmp_path / "list.txt")
-
-    assert isinstance(trace, RecordedTrace)
-    assert (len(trace.kernels), trace.problems) == (0, [Problem(UNREAD)])
+    with pytest.raises(TraceError, match="none of 1 rows of its table has the numbers that its titles name"):
+        read(tmp_path, text)
 
 
 TITLES = "Time (%),Total Time (ns),Instances,"
@@ -148,7 +145,7 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
         (
             "nsys_kernel_summary",  # one kernel with different grids
             f"{TITLES}Avg (ns),GridXYZ,BlockXYZ,Name\n"
-            "50,10,1,10,   1    1    1,  32    1    1,f\n50,30,2,15,   2    1    1,  32    1    1,f\n",
+            "25,10,1,10,   1    1    1,  32    1    1,f\n75,30,2,15,   2    1    1,  32    1    1,f\n",
             [KernelTotal("f", 3, 40)],
         ),
         (
@@ -161,15 +158,15 @@ ROW = f'98,1,4,32,8,1,16,0.000,0.000,,,,,NVIDIA H100 (0),1,,13,"{TO_CHANNELS_LAS
             "nsys_kernel_summary",  # in a comment, with columns of three numbers
             "# Time (%)  Total Time (ns)  Instances      GridXYZ      Name\n"
             "# --------  ---------------  ---------  --------------  -----\n"
-            "#     50.0               10          1     1    1    1  f\n"
-            "#     50.0               30          2   390    2   64  f\n",
+            "#     25.0               10          1     1    1    1  f\n"
+            "#     75.0               30          2   390    2   64  f\n",
             [KernelTotal("f", 3, 40)],
         ),
         (
             "rocprofv3_summary",
             '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
-            '"batched_transpose_32x32_half.kd",4,800,200,60,1,2,0\n"zero_kernel(double*, int)",1,10,10,40,1,2,0\n'
-            '"hipLaunchKernel",5,9000,1,1,1,1,1\n"KERNEL_DISPATCH",5,810,1,1,1,1,1\n"hsa_queue_create",1,5,5,1,1,1,1\n',
+            '"batched_transpose_32x32_half.kd",4,800,200,7.5,1,2,0\n"zero_kernel(double*, int)",1,10,10,0.1,1,2,0\n'
+            '"hipLaunchKernel",5,9000,1800,84.7,1,1,1\n"KERNEL_DISPATCH",5,810,162,7.6,1,1,1\n"hsa_queue_create",1,5,5,0.1,1,1,1\n',
             [KernelTotal("batched_transpose_32x32_half.kd", 4, 800), KernelTotal("zero_kernel(double*, int)", 1, 10)],
         ),
     ],

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import layoutdoctor
-from layoutdoctor.errors import TraceError
-from layoutdoctor.recording.reading import read_trace
+from layoutdoctor.errors import TraceError, UsageError
+from layoutdoctor.fleet.scanning import scan
+from layoutdoctor.recording.reading import read_tables, read_trace
 from layoutdoctor.recording.recording import KernelTotals
+from layoutdoctor.recording.table import FURTHER
 from layoutdoctor.reports.sections.view import build_view
+from layoutdoctor.reports.sections.wording import kind_of_file, sources_of
+from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +28,12 @@ OF_KEY_AVERAGES = (
     "Layout conversions take at least 1.42 ms of 3.52 ms kernel time (40 %); 12 kernels may convert a layout: "
     "150 us more"
 )
+OF_SIX_ROWS = "Layout conversions take at least 29.9 ms of 221 ms kernel time (13 %)"
+OF_TRANSPOSES = (
+    "No layout conversion can be shown in 4 kernels, 58.1 ms kernel time; 4 kernels may convert a layout: 53.5 ms"
+)
 MAY = "calls may convert a layout"
-NO_OPERATION_OF_30 = "No layout conversion can be shown in 30 operations"
+NO_OPERATION_OF_3 = "No layout conversion can be shown in 3 operations"
 CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversions take at least 220 us of 211 ms"
 
 
@@ -41,16 +49,36 @@ CREATED = "Creating primitives took 70.6 s, running them 211 ms. Layout conversi
             "cuda",
             "Layout conversions take at least 1.13 ms of 3.61 ms kernel time (31 %)",
         ),
-        ("key_averages_by_time_on_the_host.txt", "cuda", f"{NO_OPERATION_OF_30}, 2.65 ms own time"),
+        (
+            "key_averages_by_time_on_the_host.txt",
+            "cuda",
+            "No layout conversion can be shown in 1 operation, 2.65 ms own time",
+        ),
         (
             "key_averages_of_a_cpu.txt",
             "cpu",
             f"Layout conversions take at least 87.4 us of 1.50 ms own time (5.8 %); 6 {MAY}: 141 us more",
         ),
         ("profiler_table.txt", "cuda", "Layout conversions take at least 107 ms of 869 ms kernel time (12 %)"),
-        ("autograd_profiler_1_7.txt", "cuda", f"{NO_OPERATION_OF_30}, 1.00 ms own time; 10 {MAY}: 50.0 us"),
-        ("autograd_profiler_1_4.txt", "cuda", f"No layout conversion can be shown in 40 operations; 10 {MAY}: 50.0 us"),
-        ("autograd_profiler_0_4.txt", "cuda", f"{NO_OPERATION_OF_30}; 10 {MAY}: 50.0 us"),
+        ("autograd_profiler_1_7.txt", "cuda", f"{NO_OPERATION_OF_3}, 1.00 ms own time; 10 {MAY}: 50.0 us"),
+        ("autograd_profiler_1_4.txt", "cuda", f"No layout conversion can be shown in 4 operations; 10 {MAY}: 50.0 us"),
+        ("autograd_profiler_0_4.txt", "cuda", f"{NO_OPERATION_OF_3}; 10 {MAY}: 50.0 us"),
+        # The percentages show the whole of a table that was cut.
+        ("key_averages_cut_to_six_rows.txt", "cuda", OF_SIX_ROWS),
+        ("key_averages_cut_without_total.txt", "cuda", OF_SIX_ROWS),
+        ("key_averages_cut_on_a_cpu.txt", "cpu", "No layout conversion can be shown in 7 operations, 1.99 s own time"),
+        (
+            "key_averages_of_operations_alone.txt",
+            "cuda",
+            "No layout conversion can be shown in 4 operations, 238 ms own time; 10 calls may convert a layout: 193 ms",
+        ),
+        ("nsys_2021.txt", "cuda", OF_TRANSPOSES),
+        ("nsys_2021_with_spaces_in_numbers.txt", "cuda", OF_TRANSPOSES),
+        (
+            "nsys_2021_in_german.txt",
+            "cuda",
+            "Layout conversions take at least 20.0 ms of 50.0 ms kernel time (40 %)",
+        ),
         *((f"nsys_{name}.txt", "cuda", OF_FIVE_SECONDS) for name in ("2019", "2024", "table", "blocks")),
         ("onednn_cache_miss.log", "cpu", f"{CREATED} kernel time (0.1 %)"),
         ("onednn_ipex_train.log", "cpu", "Layout conversions take at least 4.88 us of 2.15 ms kernel time (0.2 %)"),
@@ -135,6 +163,20 @@ def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> Non
         assert (answer.claim[: len(claim)], dict(answer.notes)["Created"][: len(created)]) == (claim, created)
 
 
+@for_each("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@for_each("end", ["\n", "\r\n"])
+def test_a_log_of_torch_trace_whose_graph_has_no_buffer_is_called_one(tmp_path: Path, encoding: str, end: str) -> None:
+    text = (TEXTS / "torch_trace_of_one_graph.log").read_text(encoding="utf-8")
+    (tmp_path / "run.log").write_bytes(text.replace("\n", end).encode(encoding))
+
+    diagnosis = layoutdoctor.examine_trace(tmp_path / "run.log")
+
+    assert (kind_of_file(diagnosis), sources_of(diagnosis)) == ("compiles", ["torch_trace_log"])
+    assert build_view(diagnosis).answer.claim == "Nothing can be said: no buffer of 1 graph could be read"
+    with pytest.raises(UsageError, match=r"'run\.log', a TORCH_TRACE log, with"):
+        layoutdoctor.compare(diagnosis, layoutdoctor.examine_trace(TEXTS / "nsys_2021.txt"))
+
+
 def squeezed(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if not re.match(r"[\s-]+$", line))
 
@@ -179,6 +221,44 @@ def test_the_device_of_a_table_is_that_of_its_titles(tmp_path: Path, device: str
         {"DEVICE": "cuda", "None": "cuda"}.get(device, device.lower()),
         3_522_000,
     )
+
+
+@for_each(
+    ("name", "convolutions"),
+    [
+        ("key_averages_cut_to_six_rows.txt", None),  # its convolutions are not listed, only their conversions
+        ("key_averages_cut_without_total.txt", None),
+        ("key_averages_cut_on_a_cpu.txt", "520 convolutions, 1.87 s"),  # aten::conv2d, with all that it called
+        ("key_averages_of_operations_alone.txt", "10 convolutions, 431 ms"),  # of one call, four rows
+        ("key_averages_of_a_cpu.txt", "3 convolutions, 1.10 ms, 7.9 % of that time in layout conversions"),
+    ],
+)
+def test_the_time_of_convolutions_is_that_of_the_outermost_rows_if_inner_ones_are_cut(
+    name: str, convolutions: str | None
+) -> None:
+    notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / name)).answer.notes)
+
+    assert notes.get("Conv time") == convolutions
+
+
+def test_tables_of_different_runs_are_reported_each_by_its_heading(tmp_path: Path) -> None:
+    text = (TEXTS / "nsys_table.txt").read_text(encoding="utf-8")
+    half = text.replace("2,000,000", "1,000,000").replace("60.0", "75.0").replace("40.0", "25.0")
+    same = (TEXTS / "nsys_2019.txt").read_text(encoding="utf-8")
+    path = tmp_path / "t.txt"
+    path.write_text(f"fp32:\n\n{text}\n## fp16\n{half}\nthe first one again\n\n{same}", encoding="utf-8")
+
+    recordings = read_tables(path, "t.txt")
+
+    names = ["t.txt, table 1 (fp32)", "t.txt, table 2 (fp16)"]
+    assert [recording.head.subject.name for recording in recordings] == names
+    assert [build_view(diagnose_recordings([one])).answer.claim for one in recordings] == [
+        OF_FIVE_SECONDS,
+        "Layout conversions take at least 1.00 ms of 4.00 ms kernel time (25 %)",
+    ]
+    assert layoutdoctor.examine_trace(path).subject.notes == (f"{FURTHER} (2)",)
+    scanned = [(file.name, file.conversion_nanoseconds) for file in scan(path).files]
+    assert scanned == list(zip(names, (2_000_000, 1_000_000), strict=True))
 
 
 def test_a_table_of_two_is_the_one_with_kernels(tmp_path: Path) -> None:

@@ -66,7 +66,6 @@ WHOLE = {"totals": (a_total(),)}
 CASES = {
     "conversions without a time": a_trace(recorded(*two(seconds=None), conversion_seconds=None, share=None)),
     "the time of all kernels is not known": a_trace(recorded(*two(), seconds=None)),
-    "no kernel list at all": in_graph(*two(owner="framework")),
     "no kernel ran for a convolution": a_trace(recorded(*two(), convolution_count=0)),
     "launches count, not entries": a_trace(recorded(launched(0, tensor="weight", count=7), launched(1))),
     "round trips by what they rest on": a_trace(

@@ -25,6 +25,7 @@ from trace_builders import (
     to_contiguous,
 )
 
+from layoutdoctor.diagnosis.kernel import Total
 from layoutdoctor.rules.ld111_library_conversion import LD111
 
 if TYPE_CHECKING:
@@ -136,6 +137,18 @@ def test_the_format_that_the_library_makes_of_most_inputs_is_to_be_tried(told: T
     told(
         "A line of a table counts for all its launches and says that no tensor is known",
         findings(there(1, count=8710, seconds=0.001, **row), back(1, count=4418, seconds=0.0005, **row)),
+    )
+    only_back, computing = (
+        back(1, count=4000, seconds=4e-4, **row),
+        "volta_s884cudnn_fp16_128x128_ldg8_relu_exp_interior_nhwc_tn_v1",
+    )
+    by_name = [
+        recorded_kernels(only_back, totals=(Total(kind="kernel", name=name, count=4000, seconds=6e-4),))
+        for name in (computing, "ampere_sgemm_128x64_nn", "sm80_xmma_fprop_implicit_gemm_f32f32_nchwkcrs_nchw_kernel")
+    ]
+    told(
+        "Conversions to contiguous alone do not say what the library computes in and names of convolution kernels do",
+        *(findings(only_back, kernels=kernels) for kernels in by_name),
     )
     conversions = [
         back(1, port="input 0"),

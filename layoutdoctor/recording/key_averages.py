@@ -1,0 +1,160 @@
+"""
+The table of torch.profiler: operations and ranges of the host, and from torch 1.8.1 on what ran on the device.
+
+Source:
+    ``key_averages().table()`` of torch 0.4 to 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from layoutdoctor.recording.recording import KernelTotal, KernelTotals
+from layoutdoctor.recording.table_numbers import PLAIN, whole_nanoseconds
+from layoutdoctor.recording.table_rows import TRANSFERS, Entry, Layout, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from layoutdoctor.recording.recording import RecordedTrace
+    from layoutdoctor.recording.table_numbers import Notation
+
+KEY_AVERAGES = Layout("key_averages", "name", "name", "# of calls")
+
+
+class KeyAverages(Table):
+    """
+    A table of torch.profiler while it is read.
+
+    Attributes:
+        rows: By name and by whether the row has time on the host: calls, own time on the host and on the device, and
+            on the one that counts the time with all that was called.
+        host, on_device: Titles of the own time of a row; before torch 1.6 of its time with all that it called.
+        device: As the titles name it; empty if there is only the host.
+        totals: The lines below the table, by device.
+    """
+
+    def __init__(self, titles: list[str], separator: str, offset: int, heading: str = "") -> None:
+        super().__init__(KEY_AVERAGES, titles, {}, separator, offset, heading)
+        self.rows: dict[tuple[str, bool], list[float]] = {}
+        self.totals: dict[str, float | None] = {}
+        times = [title for title in titles if re.fullmatch(r"self \w+", title)]
+        times += [title for title in titles if re.fullmatch(r"\w+ total", title)]
+        self.host = next((title for title in times if "cpu" in title), None)
+        self.on_device = next((title for title in times if "cpu" not in title), None)
+        self.device = (self.on_device or "").removeprefix("self ").removesuffix(" total")
+        counted = self.on_device or self.host or ""
+        self._whole_title = f"{counted.removeprefix('self ').removesuffix(' total')} total"
+        self.is_nested = not counted.startswith("self ")
+        share = f"{counted} %"
+        self.share_title = share if share in titles and not self.is_nested else None
+
+    def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
+        """The numbers of a row: its own time on the device, or of a table without one on the host."""
+        count, host, device = (
+            notation.whole(row["# of calls"]),
+            self._host(row, notation),
+            self._device_time(row, notation),
+        )
+        if not row["name"] or count < 1 or host is None or device is None:
+            return None
+        return Entry(row, row["name"], count, host if self.on_device is None else device, 0)
+
+    def _host(self, row: Mapping[str, str], notation: Notation) -> float | None:
+        # torch prints a negative own time of an operation whose children overlap
+        return 0.0 if self.host is None else notation.nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host]), None)
+
+    def _device_time(self, row: Mapping[str, str], notation: Notation) -> float | None:
+        return 0.0 if self.on_device is None else notation.nanoseconds(row[self.on_device], None)
+
+    def take_entry(self, entry: Entry) -> None:
+        """Adds a row to those of the same name."""
+        notation = self._notations[0]
+        host, device = self._host(entry.row, notation) or 0.0, self._device_time(entry.row, notation) or 0.0
+        whole = notation.nanoseconds(entry.row.get(self._whole_title, ""), None)
+        known = self.rows.setdefault((entry.name, host > 0), [0, 0, 0, 0])
+        for place, value in enumerate((entry.count, host, device, whole or 0.0)):
+            known[place] += value
+        self.spent.append(self._spent(entry, notation))
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a kernel is in it."""
+        return bool(self.kernels())
+
+    def total(self, device: str) -> float | None:
+        """The time of all that ran: by the line below the table, else by its percentages."""
+        if (known := self.totals.get(device)) is not None:
+            return known
+        return whole_nanoseconds(self.spent) if device == (self.device or "cpu") else None
+
+    def kernels(self) -> list[KernelTotal]:
+        """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
+        found = [
+            KernelTotal(name, round(count), round(device))
+            for (name, on_host), (count, _, device, _) in self.rows.items()
+            if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
+        ]
+        total = self.total(self.device)  # less than the rows add up to, if the host's row of a range is not listed
+        for row in sorted(found, key=lambda row: -row.nanoseconds):
+            is_too_much = total is not None and sum(row.nanoseconds for row in found) > _ROUNDED * total
+            if is_too_much and _MAY_BE_A_RANGE.match(row.name):
+                found.remove(row)
+        return found
+
+    def result(self) -> KernelTotals | RecordedTrace:
+        """The kernels without copies; of a table without any kernel the operations, with their own time."""
+        ran = self.kernels()
+        kernels = [row for row in ran if not row.name.startswith(TRANSFERS)]
+        place = 2 if any(times[2] for times in self.rows.values()) else 1
+        device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
+        total = self.total(self.device if place == 2 else "cpu")
+        if kernels:
+            transferred = sum(row.nanoseconds for row in ran if row not in kernels)
+            listed = sum(row.nanoseconds for row in kernels)
+            whole = None if total is None else max(0, round(total - transferred))
+            if whole is not None and self.device not in self.totals and whole <= 1.01 * listed:
+                whole = None  # percentages have few digits
+            count, _, time, _ = self.rows.get(("aten::copy_", True), (0, 0, 0, 0))
+            copies = KernelTotal("aten::copy_", round(count), round(time)) if time else None
+            return KernelTotals("key_averages", kernels, [], device, whole, copies=copies)
+        is_old = not any("::" in name for name, _ in self.rows)  # before torch 1.7 operations had no namespace
+        sums: dict[str, list[float]] = {}
+        for (name, _), times in self.rows.items():
+            called = f"aten::{name}" if is_old and name.isidentifier() else name
+            if (times[place] or times[3]) and _OPERATION.match(called):
+                known = sums.setdefault(called, [0, 0, 0])
+                for number, value in enumerate((times[0], times[place], times[3])):
+                    known[number] += value
+        if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches them
+            device, sums = "cuda", {}
+        operations = [
+            KernelTotal(name, round(count), round(time), name, None if self.is_nested else round(whole) or None)
+            for name, (count, time, whole) in sums.items()
+        ]
+        own = [times[place] for times in self.rows.values()]
+        misses = total is not None and sum(own) < _NEARLY_ALL * total and not self.is_nested
+        whole = None if total is None else round(total)
+        return KernelTotals("operation_averages", operations, [], device, whole, self.is_nested, misses)
+
+
+OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
+"""Operations that run on a GPU alone, though only their host's part may have been recorded; native_functions.yaml."""
+_NEARLY_ALL = 0.99
+_ROUNDED = 1.001  # each row is printed with three decimals
+_MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
+_DEVICE_TYPES = {"device": "cuda", "none": "cuda"}
+_IS_OF_THE_HOST = re.compile(
+    r"(?:aten|prims?|mkldnn|mkl|quantized|torchvision|autograd)::|nccl:|(?:Optimizer|Torch-Compiled|ProfilerStep)\b|"
+    r"## Call Compiled|\[pl\]"
+)
+_OPERATION = re.compile(r"(?!(?:autograd|torch|profiler|prim|c10d|nccl)\b)[A-Za-z_]\w*::[\w.:]+$")
+
+
+def totals_below(line: str) -> dict[str, float | None]:
+    """The times of the devices, if a line is the one below a table."""
+    return {device.lower(): PLAIN.nanoseconds(time, None) for device, time in _TOTAL.findall(line)}
+
+
+_TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*([\d.]+ ?\w+)", re.IGNORECASE)

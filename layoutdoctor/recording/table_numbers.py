@@ -1,0 +1,187 @@
+"""
+The numbers of a printed table: their marks between thousands and before decimals, units, and what they say together.
+
+A program may print for the language of its user: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1'234.5``. One number alone
+can be read in two ways, so the notation is a fact of a whole table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from layoutdoctor.recording.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
+"""Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
+NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
+_LARGEST = 1 << 62
+_MARKS = str.maketrans({"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2019": "'", "\u2212": "-"})
+
+
+@dataclass(frozen=True)
+class Notation:
+    """
+    A way to write numbers.
+
+    Attributes:
+        decimal: The mark before the decimals.
+        thousands: The mark between groups of three digits, which may be left out.
+    """
+
+    decimal: str
+    thousands: str
+
+    @cached_property
+    def _number(self) -> re.Pattern[str]:
+        group, decimal = re.escape(self.thousands), re.escape(self.decimal)
+        return re.compile(
+            rf"(-?)(\d{{1,25}}|[1-9]\d{{0,2}}(?:{group}\d{{3}}){{1,7}})({decimal}\d{{1,25}})?(e[+-]?\d{{1,2}})?"
+            r"\s*([a-z\u00b5\u03bc]*|%)",
+            re.IGNORECASE,
+        )
+
+    def parts(self, cell: str) -> tuple[str, str, str] | None:
+        """The whole number of a cell, its decimals with an exponent, its unit; None if it is no such number."""
+        found = self._number.fullmatch(cell.translate(_MARKS))
+        if found is None:
+            return None
+        decimals = "" if found[3] is None else f".{found[3][1:]}"
+        return found[1] + found[2].replace(self.thousands, ""), decimals + (found[4] or ""), found[5]
+
+    def whole(self, cell: str) -> int:
+        """A whole number; ``NONE`` for anything else."""
+        found = self.parts(cell)
+        return int(found[0]) if found is not None and found[1:] == ("", "") and len(found[0]) < 19 else NONE
+
+    def nanoseconds(self, cell: str, unit: str | None) -> float | None:
+        """
+        A time, which is not negative.
+
+        Args:
+            unit: The unit if the cell has none.
+        """
+        found = self.parts(cell)
+        factor = None if found is None else NANOSECONDS.get(found[2] or unit or "")
+        if found is None or factor is None or found[0].startswith("-"):
+            return None
+        nanoseconds = float(f"{found[0]}{found[1]}") * factor if found[1] else int(found[0]) * factor
+        return nanoseconds if nanoseconds < _LARGEST else None  # whole ones stay whole: a double has 53 bits only
+
+    def share(self, cell: str) -> Part | None:
+        """A percentage with its step: the value of its last digit."""
+        found = self.parts(cell)
+        if found is None or found[2] not in ("", "%") or "e" in found[1]:
+            return None
+        return Part(float(f"{found[0]}{found[1]}"), float(10.0 ** -max(0, len(found[1]) - 1)))
+
+
+class Part(NamedTuple):
+    """A percentage, and the value of its last digit."""
+
+    percent: float
+    step: float
+
+
+NOTATIONS = tuple(Notation(*marks) for marks in (".,", ",.", ". ", ", ", ".'", ",'"))
+"""The first is that of programs which print alike for everybody."""
+PLAIN = NOTATIONS[0]
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number in any notation, perhaps a percentage."""
+    return any(notation.parts(cell) is not None for notation in NOTATIONS)
+
+
+def begins_with_a_number(text: str) -> bool:
+    """Whether the first word of a text is a number, which no name of a kernel or operation is."""
+    return is_number(text.split(" ", 1)[0].translate(_MARKS).split(" ", 1)[0])
+
+
+def agreeing(cells: Iterable[str]) -> frozenset[Notation]:
+    """The notations in which every cell can be read; a cell that no notation can read is left out."""
+    found = frozenset(NOTATIONS)
+    for cell in cells:
+        can_read = frozenset(notation for notation in NOTATIONS if notation.parts(cell) is not None)
+        found &= can_read or found
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """
+    The numbers of a row that say the same twice.
+
+    Attributes:
+        average: The mean time that the row prints; None without it.
+        part: The row's percentage of the whole table's time; None without it.
+    """
+
+    count: int
+    nanoseconds: float
+    average: float | None
+    part: Part | None
+
+
+_ROUNDING = 1.002
+"""How much a time may be off by the digits that it is printed with."""
+
+
+def contradictions(rows: Sequence[Spent]) -> int:
+    """How many rows deny their own average, and how many the whole that the percentages of the others imply."""
+    means = sum(
+        row.average is not None
+        and abs(row.average * row.count - row.nanoseconds) > max(0.01 * row.nanoseconds, 1.0 * row.count)
+        for row in rows
+    )
+    return means + len(denying(rows))
+
+
+def denying(rows: Sequence[Spent]) -> list[int]:
+    """The rows whose time and percentage fit no whole that most rows imply."""
+    steps = _steps(rows)
+    wholes = {}
+    for number, (row, step) in enumerate(zip(rows, steps, strict=True)):
+        if row.part is not None and row.nanoseconds and row.part.percent >= 2 * step:
+            low, high = (row.nanoseconds / (row.part.percent + sign * step) for sign in (1, -1))
+            wholes[number] = (low / _ROUNDING, high * _ROUNDING)
+    if not wholes:
+        return []
+    ends = sorted([(low, 0) for low, _ in wholes.values()] + [(high, 1) for _, high in wholes.values()])
+    covering = accumulate(1 - 2 * is_high for _, is_high in ends)
+    _, most = max(zip(covering, (end for end, _ in ends), strict=True), key=lambda found: found[0])
+    return [number for number, (low, high) in wholes.items() if not low <= most <= high]
+
+
+def _steps(rows: Sequence[Spent]) -> list[float]:
+    """The step of each row's percentage; 1 if all are whole, as nsys of 2020 printed ``47.0`` for 46.8."""
+    are_whole = all(row.part is None or row.part.percent % 1 == 0 for row in rows)
+    return [1.0 if row.part is None or are_whole else row.part.step for row in rows]
+
+
+def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
+    """The time of all that a table is of, by the percentages of its rows; None without any, or if they disagree."""
+    wrong = set(denying(rows))
+    known = [
+        (row.nanoseconds, row.part.percent, step)
+        for number, (row, step) in enumerate(zip(rows, _steps(rows), strict=True))
+        if number not in wrong and row.part is not None and row.nanoseconds
+    ]
+    percent = sum(percent for _, percent, _ in known)
+    if not percent or 2 * len(wrong) > len(rows) or percent < _EXACT * sum(step for *_, step in known):
+        return None
+    return 100 * sum(nanoseconds for nanoseconds, *_ in known) / percent
+
+
+_EXACT = 10  # percentages of fewer steps have no exact whole
+
+
+def cells_of(row: Mapping[str, str], titles: Iterable[str]) -> list[str]:
+    """The cells under some titles that are not empty."""
+    return [row[title] for title in titles if row[title]]
