@@ -5,7 +5,7 @@ and are not clearly beaten by one that demands no more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -13,17 +13,10 @@ from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, Ratio
 from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
+from layoutdoctor.rules.base import Account, Configuration, Diagnosis, Finding, Severity, Trial
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
 from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 class Times:

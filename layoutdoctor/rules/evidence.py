@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Severity
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
-    from layoutdoctor.diagnosis.subject import InputTensor
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.rules.base import (
+    Conversion,
+    Convolution,
+    Decision,
+    Diagnosis,
+    FxNode,
+    Graph,
+    InputTensor,
+    Kernel,
+    Layout,
+    MemoryFormat,
+    Severity,
+    Size,
+    Trial,
+)
 
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.counts import all_conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, RedundantPair, Rule, Severity, Trial
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     PROOF_WORDS,
@@ -21,14 +21,6 @@ from layoutdoctor.words import (
     listing,
     op_words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 # The first conversion goes out of the layout that the library computes in, or into it.
 _OUT = ("to_contiguous", "from_blocked")

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from layoutdoctor.diagnosis.layout import dispatched_format
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import OFF, Times, advised, alternative_words, channels_last_ways
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, LayoutBreaker, MemoryFormat, Rule, Trial
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import LayoutBreaker
-    from layoutdoctor.diagnosis.layout import MemoryFormat
-    from layoutdoctor.diagnosis.trial import Trial
 
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
 _MODULES_NAMED = 3

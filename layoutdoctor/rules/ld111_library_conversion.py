@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, KernelSummary, Rule, Severity, Trial
 from layoutdoctor.rules.ld101_round_trip import LD101
 from layoutdoctor.rules.ld102_repeated_conversion import LD102
 from layoutdoctor.rules.ld103_weight_conversion import LD103
@@ -25,15 +25,6 @@ from layoutdoctor.words import (
     op_words,
     plural,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
-    from layoutdoctor.diagnosis.trial import Trial
 
 # Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
 # or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.

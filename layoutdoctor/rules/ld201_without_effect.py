@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Conversion, Convolution, Decision, Diagnosis, Finding, Rule, Trial
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import count_by_tensor, counted_conversions, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Configuration, Diagnosis, Finding, FxNode, InputTensor, Rule, Trial
 from layoutdoctor.rules.evidence import is_convolution
 from layoutdoctor.words import count_of, distinct, joined, listing, shape_words, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.subject import Configuration, InputTensor
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Layout, LayoutBreaker, Rule
 from layoutdoctor.rules.evidence import nodes_by_name
 from layoutdoctor.rules.outputs import OutputChange, output_changes
 from layoutdoctor.units import format_seconds, sum_if_all_known
 from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, LayoutBreaker
-    from layoutdoctor.diagnosis.layout import Layout
 
 
 def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:

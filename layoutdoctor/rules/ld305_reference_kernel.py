@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, Kernel, Rule, Severity, Trial
 from layoutdoctor.rules.evidence import kernels_of, node_of
 from layoutdoctor.words import count_of, distinct, listing, op_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
 
 _LEAST_SHARE_OF_FALLBACKS = 0.10
 _REFERENCE = re.compile(r"(^|:)ref(:|$)")

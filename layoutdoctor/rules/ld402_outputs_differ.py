@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, Rule, Severity, Trial
 from layoutdoctor.words import joined, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:

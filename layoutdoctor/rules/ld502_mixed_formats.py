@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Graph, Layout, MemoryFormat, Rule, Trial
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
 from layoutdoctor.words import count_of, distinct, joined, line_words, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.trial import Trial
 
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 

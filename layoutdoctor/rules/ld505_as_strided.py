@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Rule, Trial
 from layoutdoctor.rules.evidence import first_input, nodes_by_name
 from layoutdoctor.words import distinct, line_words, listing, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.trial import Trial
 
 _CALL = "as_strided"
 _VIEWS = ALIASES | set(

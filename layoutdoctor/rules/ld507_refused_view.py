@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from layoutdoctor.examination.counts import Place
-from layoutdoctor.rules.base import Rule
+from layoutdoctor.rules.base import Diagnosis, Finding, Place, Rule
 from layoutdoctor.words import count_of, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.rules import evidence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.rules.base import Diagnosis, Layout, Trial
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.rules.base import Conversion, ConversionDirection, Layout, RedundantPair, Trial
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, listing, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
 
 Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
