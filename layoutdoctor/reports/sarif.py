@@ -8,12 +8,14 @@ line is placed on the subject's file, and one without any file becomes a notific
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
@@ -21,10 +23,6 @@ from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]

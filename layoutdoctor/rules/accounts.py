@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Severity
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules.advice import Times, severity_of_loss
-from layoutdoctor.rules.base import Account, AccountRow, Diagnosis, Place, Severity
 from layoutdoctor.words import listing
 
 _LEAST_SHARE_OF_CALL = 0.02

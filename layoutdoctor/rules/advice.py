@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, Ratio
+from layoutdoctor.diagnosis import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
-from layoutdoctor.rules.base import Account, Configuration, Diagnosis, Finding, Severity, Trial
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
 from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, shown, speed_words
@@ -30,9 +30,8 @@ class Times:
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis
-        comparison = diagnosis.comparison
-        self.baseline = comparison.baseline if comparison is not None else ""
-        self._ratios = {ratio.name: ratio for ratio in (comparison.ratios if comparison is not None else ())}
+        self.baseline = diagnosis.compared_with or ""
+        self._ratios = diagnosis.ratios
         recommended = diagnosis.measured_trial(diagnosis.recommended_name)
         self._recommended = None if recommended is None else recommended.name
 
@@ -61,7 +60,7 @@ class Times:
     def computes_right(self, name: str) -> bool:
         """Whether the outputs of a configuration are not known to be wrong."""
         trial = self.diagnosis.measured_trial(name)
-        return trial is None or trial.equivalence is None or trial.equivalence.status != "different"
+        return trial is None or not trial.is_wrong
 
     def is_advisable(self, name: str, than: str) -> bool:
         """Whether one configuration may be advised instead of another: certainly faster, right, and beaten by none."""

@@ -8,24 +8,19 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding, Ratio, Severity
-from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair, TensorKind
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph, LayoutBreaker
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
-from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
-from layoutdoctor.diagnosis.subject import Configuration, InputTensor
-from layoutdoctor.diagnosis.trial import GradientLayout, Trial
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Convolution,
+    Diagnosis,
+    Finding,
+    FxNode,
+    LayoutBreaker,
+    Severity,
+)
 from layoutdoctor.examination.counts import Place, places_of, sum_of_known
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
-
-# The records that rules look at: a rule imports their names from here.
-__all__ = ["Account", "AccountRow", "Configuration", "Conversion", "ConversionDirection", "Convolution", "Decision"]
-__all__ += ["Diagnosis", "Finding", "FxNode", "GradientLayout", "Graph", "InputTensor", "Kernel", "KernelSummary"]
-__all__ += ["Layout", "LayoutBreaker", "MemoryFormat", "Place", "Placed", "Ratio", "RedundantPair", "Rule", "Severity"]
-__all__ += ["Size", "TensorKind", "Trial"]
 
 Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
 

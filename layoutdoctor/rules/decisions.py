@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Convolution, Decision, Diagnosis, Graph, Trial
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Convolution, Decision, Diagnosis, Graph, Trial
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.words import joined, shape_words
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, FxNode, Graph, Kernel, Severity, Trial
 from layoutdoctor.examination.advice.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Convolution, Diagnosis, FxNode, Graph, Kernel, Placed, Severity, Trial
+from layoutdoctor.rules.base import Placed
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words, shown

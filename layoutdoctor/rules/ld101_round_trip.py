@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, RedundantPair, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.counts import all_conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, RedundantPair, Rule, Severity, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     PROOF_WORDS,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Graph, Layout, Trial
 from layoutdoctor.examination.counts import conversions_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, FxNode, Graph, Layout, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import PROOF_WORDS, count_of, joined, listing, shown
 
 _LOSS_SHARE = 0.05  # packed weights save more than the scatter of ratios

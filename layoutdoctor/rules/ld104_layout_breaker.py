@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, LayoutBreaker, MemoryFormat, Trial
 from layoutdoctor.diagnosis.layout import dispatched_format
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import OFF, Times, advised, alternative_words, channels_last_ways
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, LayoutBreaker, MemoryFormat, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
 
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Graph
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, Graph, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, distinct, joined
 
 

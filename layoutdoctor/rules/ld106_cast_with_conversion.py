@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Kernel, Trial
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, FxNode, Kernel, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import DTYPES, count_of, distinct, joined, listing
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.counts import launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined
 
 _LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run

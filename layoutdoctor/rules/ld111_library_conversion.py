@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, KernelSummary, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, KernelSummary, Rule, Severity, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.ld101_round_trip import LD101
 from layoutdoctor.rules.ld102_repeated_conversion import LD102
 from layoutdoctor.rules.ld103_weight_conversion import LD103

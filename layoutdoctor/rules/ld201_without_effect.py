@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
-from layoutdoctor.rules.base import Conversion, Convolution, Decision, Diagnosis, Finding, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.units import format_bytes, format_seconds

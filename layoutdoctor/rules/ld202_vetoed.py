@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule
+from layoutdoctor.diagnosis import Diagnosis, Finding
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.vetoes import deciding_convolutions, veto_finding, vetoed_graphs
 from layoutdoctor.words import listing

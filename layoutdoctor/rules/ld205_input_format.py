@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, FxNode, InputTensor, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import count_by_tensor, counted_conversions, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
-from layoutdoctor.rules.base import Configuration, Diagnosis, Finding, FxNode, InputTensor, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_convolution
 from layoutdoctor.words import count_of, distinct, joined, listing, shape_words, speed_words
 
@@ -31,7 +32,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         count = listing([count_of(now[kind], kind) for kind in fewer])
         converted = joined((f"{count} converted on every call", cost), ", ")
     message = (f"input that is not {' or '.join(formats)}: {listing(names)}", speed_words(gain), converted)
-    cure, measured = verified_cure(diagnosis), baseline.measurement
+    cure = verified_cure(diagnosis)
     is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
@@ -40,7 +41,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
-        seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
+        seconds=None if baseline.seconds is None else baseline.seconds * (1 - 1 / gain.median),
         bytes_moved=sum_of_known(c.bytes_moved for c in conversions),
     )
 

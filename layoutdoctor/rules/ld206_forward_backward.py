@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Decision, Diagnosis, Finding, Graph, Ratio, Trial
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
@@ -16,7 +17,7 @@ from layoutdoctor.rules.advice import (
     refusal,
     severity_of_gain,
 )
-from layoutdoctor.rules.base import Conversion, Decision, Diagnosis, Finding, Graph, Ratio, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import count_of, joined, speed_words
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Size
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Rule, Size
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.vetoes import measured_words, veto_finding, vetoed_graphs
 from layoutdoctor.words import count_of, joined, listing
 

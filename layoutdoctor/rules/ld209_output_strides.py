@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Layout, LayoutBreaker
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Layout, LayoutBreaker, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import nodes_by_name
 from layoutdoctor.rules.outputs import OutputChange, output_changes
 from layoutdoctor.units import format_seconds, sum_if_all_known

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.base import Conversion, Convolution, Decision, Diagnosis, Finding, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.words import count_of, distinct, joined, listing
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Trial
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, distinct, listing
 
 # Dynamo's text, torch 2.7 to 2.13 (torch/csrc/dynamo/guards.cpp).

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdoctor.examination.counts import sum_of_known
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Graph, Trial
+from layoutdoctor.examination.counts import Place, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, is_worth_trying
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, Graph, Place, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
 from layoutdoctor.words import distinct, joined, layout_words, listing
 

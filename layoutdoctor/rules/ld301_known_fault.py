@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from packaging.version import InvalidVersion, Version
 
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule
+from layoutdoctor.diagnosis import Diagnosis, Finding
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS
 
 

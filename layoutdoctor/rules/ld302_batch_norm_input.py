@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import joined, layout_words, op_words, shape_words

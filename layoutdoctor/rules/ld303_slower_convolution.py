@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, Finding, Kernel, Trial
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, severity_of_gain
-from layoutdoctor.rules.base import Convolution, Diagnosis, Finding, Kernel, Place, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.units import format_ratio, format_seconds

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Kernel, Severity, Trial
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
-from layoutdoctor.rules.base import Diagnosis, Finding, Kernel, Rule, Severity, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of, node_of
 from layoutdoctor.words import count_of, distinct, listing, op_words, shown
 
@@ -48,7 +49,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
 def _fallbacks(trial: Trial) -> list[Kernel]:
     """The dearest first."""
     # Without oneDNN's log its primitives may run in there.
-    is_logged = trial.kernels is not None and "onednn_log" in trial.kernels.sources
+    is_logged = "onednn_log" in trial.kernel_summary.sources
     found = [
         kernel
         for kernel in evidence.kernels_of(trial)

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding, FxNode, Size, Trial
+from layoutdoctor.examination.counts import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
-from layoutdoctor.rules.base import Account, AccountRow, Diagnosis, Finding, FxNode, Place, Rule, Size, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, joined, shape_words, shown
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding
 from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
 from layoutdoctor.rules.advice import use_faster
-from layoutdoctor.rules.base import Account, AccountRow, Diagnosis, Finding, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined, layout_words, shown
 

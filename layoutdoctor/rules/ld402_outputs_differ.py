@@ -6,20 +6,21 @@ from collections.abc import Iterator
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Severity, Trial
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule, Severity, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import joined, shown
 
 
 def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per trial whose outputs differ."""
     for trial in evidence.own_trials(diagnosis):
-        if trial.equivalence is not None and trial.equivalence.status == "different":
+        seen = trial.equivalence
+        if seen is not None and trial.is_wrong:
             cause, advice = _cause(diagnosis, trial)
             is_error = trial is wrong_baseline(diagnosis) and is_far_off(trial)
-            seen = trial.equivalence
             detail = f" ({seen.detail})" if seen.detail else ""
             what = f"different outputs: {shown(trial.name)} against the {seen.reference or 'eager'} reference{detail}"
             severity: Severity = "error" if is_error else "warning"
@@ -44,7 +45,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     same = msgspec.structs.replace(trial.configuration, name="", layout_optimization="off")
     for other in evidence.own_trials(diagnosis):
         is_same = other is not trial and msgspec.structs.replace(other.configuration, name="") == same
-        if is_same and other.equivalence is not None and other.equivalence.status == "equal":
+        if is_same and other.is_right:
             return (
                 f"{shown(other.name)} does not differ, so it comes with layout optimization",
                 'compile with options={"layout_optimization": False} until torch is mended; '

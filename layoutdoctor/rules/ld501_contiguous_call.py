@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, TensorKind, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, launch_count, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Conversion, Diagnosis, Finding, Rule, TensorKind, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, is_call_out_of_channels_last
 from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown
 

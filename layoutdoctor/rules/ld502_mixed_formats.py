@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Graph, Layout, MemoryFormat, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
-from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Graph, Layout, MemoryFormat, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
 from layoutdoctor.words import count_of, distinct, joined, line_words, shown, speed_words
 

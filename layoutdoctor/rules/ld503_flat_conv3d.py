@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, Finding
 from layoutdoctor.rules import evidence
-from layoutdoctor.rules.base import Convolution, Diagnosis, Finding, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, listing, shape_words
 
 FOLDED = (

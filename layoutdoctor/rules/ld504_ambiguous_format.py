@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, GradientLayout, Layout, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, GradientLayout, Layout, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
 from layoutdoctor.words import count_of, distinct, listing, shown
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Trial
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
-from layoutdoctor.rules.base import Diagnosis, Finding, FxNode, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name
 from layoutdoctor.words import distinct, line_words, listing, shape_words, shown
 

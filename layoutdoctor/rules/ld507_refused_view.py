@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdoctor.rules.base import Diagnosis, Finding, Place, Rule
+from layoutdoctor.diagnosis import Diagnosis, Finding
+from layoutdoctor.examination.counts import Place
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, line_words, listing, shown
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.graphs.products import LEAST_SHARE
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.base import Diagnosis, Finding, Rule
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined, listing, shape_words
 
 

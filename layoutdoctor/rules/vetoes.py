@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from layoutdoctor.diagnosis import Convolution, Decision, Diagnosis, Finding, Graph, Trial
 from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, other_cure, refusal, severity_of_gain
-from layoutdoctor.rules.base import Convolution, Decision, Diagnosis, Finding, Graph, Rule, Trial
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import speed_words
 

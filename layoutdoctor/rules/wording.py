@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from layoutdoctor.diagnosis import Conversion, ConversionDirection, Layout, RedundantPair, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
-from layoutdoctor.rules.base import Conversion, ConversionDirection, Layout, RedundantPair, Trial
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, listing, shape_words
 

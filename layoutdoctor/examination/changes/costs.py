@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, RedundantPair, Size, Trial
 from layoutdoctor.diagnosis.comparison import (
     Amount,
     ConversionChange,
@@ -17,15 +18,6 @@ from layoutdoctor.diagnosis.comparison import (
 )
 from layoutdoctor.examination.counts import counted_conversions, launch_count, parts_of_pairs, sum_seconds
 from layoutdoctor.units import format_seconds, format_significant, sum_if_all_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.trial import Trial
-
 
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this share may be the same conversions at another clock rate."""

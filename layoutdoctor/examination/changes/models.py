@@ -9,11 +9,12 @@ differed by a factor of up to 3.3. The ratio of two configurations that ran side
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import FASTER, SEVERITIES, SLOWER, Ratio
+from layoutdoctor.diagnosis import Account, Diagnosis, Finding, Ratio, Trial
+from layoutdoctor.diagnosis.answer import FASTER, SEVERITIES, SLOWER
 from layoutdoctor.diagnosis.comparison import (
     WITH_RESULT,
     ComparedModel,
@@ -39,13 +40,6 @@ from layoutdoctor.examination.changes.costs import (
 )
 from layoutdoctor.units import format_ratio, sum_if_all_known
 from layoutdoctor.words import STATUS_WORDS, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 BETWEEN_RUNS = 0.05
 """The ratios of two diagnoses of one model may differ by this share; on a quiet machine they rarely do."""

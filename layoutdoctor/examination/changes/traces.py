@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis import Diagnosis, Total, TotalKind, Trial
 from layoutdoctor.diagnosis.comparison import Amount, ComparedTrace, Overlap, Regression, TotalChange, TraceComparison
 from layoutdoctor.examination.changes.costs import (
     conversion_changes,
@@ -23,12 +25,6 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Total, TotalKind
-    from layoutdoctor.diagnosis.trial import Trial
-
     _Matches = Mapping[TotalKind, Sequence["NameMatch"]]
 
 SMALL_OVERLAP = 0.25

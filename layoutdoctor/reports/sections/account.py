@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
 from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, AccountRow
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_ROWS = 3
 _LONGEST = 125

@@ -6,9 +6,11 @@ They word the record and decide nothing: if nothing was run or compared, nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import Diagnosis, Ratio, Trial
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.advice.applying import compile_words
@@ -30,20 +32,12 @@ from layoutdoctor.reports.sections.wording import (
     clean_line,
     clean_name,
     failure_clause,
-    find_ratio,
     format_error,
     is_from_python,
     shown_name,
 )
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import be, count_of, gain_words, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
@@ -139,12 +133,10 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
 
     A configuration that ran in one process only is not named if others were started again.
     """
-    advice = diagnosis.recommendation
-    if advice is not None and advice.speedup is not None:
-        return advice.speedup
+    if diagnosis.speedup is not None:
+        return diagnosis.speedup
     eligible = eligible_names(diagnosis.trials)
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    right = [one for one in ratios if one.name in eligible]
+    right = [ratio for name, ratio in diagnosis.ratios.items() if name in eligible]
     started = [one for one in right if one.start_ratios]
     return max(started or right, key=lambda one: one.median, default=None)
 
@@ -179,30 +171,28 @@ def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
 
 
 def _claim_different(diagnosis: Diagnosis) -> str:
-    advice = diagnosis.recommendation
-    if advice is None or advice.configuration is None:
+    if diagnosis.recommended_name is None:
         return "Nothing can be recommended: all outputs differ from the reference"
-    ratio = advice.speedup
-    speed = "" if ratio is None else f", {gain_words(ratio)}"
+    speed = "" if diagnosis.speedup is None else f", {gain_words(diagnosis.speedup)}"
     trial = wrong_baseline(diagnosis) or diagnosis.baseline
     verb = "computes something else" if trial is not None and is_far_off(trial) else "is less exact than allowed"
-    return f"{_default(diagnosis)} {verb}: use {shown_name(advice.configuration)}{speed}"
+    return f"{_default(diagnosis)} {verb}: use {shown_name(diagnosis.recommended_name)}{speed}"
 
 
 def _claim_irrelevant(diagnosis: Diagnosis) -> str:
     reason = None if _has_no_convolution(diagnosis) else irrelevance(diagnosis)
     claim = f"Layouts do not matter here: {reason}" if reason else "The model has no convolution: layouts do not matter"
     trial = diagnosis.baseline
-    if trial is None or trial.measurement is None:
+    if trial is None or trial.seconds is None:
         return claim
-    return f"{claim}. {_default(diagnosis)} takes {format_seconds(trial.measurement.median_seconds)} per call"
+    return f"{claim}. {_default(diagnosis)} takes {format_seconds(trial.seconds)} per call"
 
 
 def _claim_not_compared(diagnosis: Diagnosis) -> str:
     measured = [
-        f"{shown_name(trial.name)}, {format_seconds(trial.measurement.median_seconds)} per call"
+        f"{shown_name(trial.name)}, {format_seconds(trial.seconds)} per call"
         for trial in diagnosis.trials
-        if trial.measurement is not None
+        if trial.seconds is not None
     ]
     if measured:
         others = {trial.status for trial in diagnosis.trials if trial.measurement is None}
@@ -308,9 +298,8 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
     if wrong is not None and wrong is not trial:
         yield f"{baseline_phrase(wrong.name)}: {_error_words(wrong)}"
     for other in diagnosis.trials:
-        ratio = find_ratio(diagnosis, other.name)
-        differs = other.equivalence is not None and other.equivalence.status == "different"
-        if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
+        ratio = diagnosis.ratios.get(other.name)
+        if other.is_wrong and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
             yield f"{shown_name(other.name)}: {gain_words(ratio)}, but not right: {_error_words(other)}"
 
 

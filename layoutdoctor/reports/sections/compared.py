@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Account, Size
 from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
 from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
@@ -25,9 +27,6 @@ from layoutdoctor.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account
     from layoutdoctor.diagnosis.comparison import (
         Amount,
         ComparedModel,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
         RoundTripChange,
         TrialChange,
     )
-    from layoutdoctor.diagnosis.layout import Size
 
 ABSENT = "-"
 LONGEST_NAME = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import SYMBOLIC_SIZES
@@ -11,8 +12,6 @@ from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from layoutdoctor.diagnosis.policy import Case, Policy
 
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Diagnosis,
+    Equivalence,
+    Graph,
+    KernelSummary,
+    Ratio,
+    Total,
+    TotalKind,
+    Trial,
+)
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.advice.applying import compile_words
 from layoutdoctor.examination.advice.choice import times_less_exact
@@ -19,7 +31,6 @@ from layoutdoctor.reports.sections.wording import (
     clean_name,
     direction_words,
     failure_clause,
-    find_ratio,
     format_error,
     is_recording,
     recorded_trial,
@@ -27,16 +38,6 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, interval_words, joined, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.diagnosis.kernel import KernelSummary, Total, TotalKind
-    from layoutdoctor.diagnosis.trial import Equivalence, Trial
 
 UNKNOWN = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
@@ -156,8 +157,7 @@ def _configurations(diagnosis: Diagnosis) -> Table:
     """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
     is_timed = diagnosis.subject.target is None
     against = f"against {clean_name(shown(diagnosis.baseline_name))}"
-    equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
-    is_less_exact = any(map(times_less_exact, equal))
+    is_less_exact = any(times_less_exact(trial) for trial in diagnosis.trials if trial.is_right)
     cells: dict[str, Callable[[Trial], str]] = {
         "converted per call": conversions_cell,
         "layout optimization": decision_cell,
@@ -187,10 +187,11 @@ def _configurations(diagnosis: Diagnosis) -> Table:
 
 
 def _place_in_table(diagnosis: Diagnosis, trial: Trial) -> tuple[int, float]:
-    ratio = find_ratio(diagnosis, trial.name)
-    if ratio is not None or (diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline):
-        return 0, -ratio.median if ratio is not None else -1.0
-    return (1, trial.measurement.median_seconds) if trial.measurement is not None else (2 + (trial.status != "ok"), 0.0)
+    if trial.name in diagnosis.ratios:
+        return 0, -diagnosis.ratios[trial.name].median
+    if trial.name == diagnosis.compared_with:
+        return 0, -1.0
+    return (1, trial.seconds) if trial.seconds is not None else (2 + (trial.status != "ok"), 0.0)
 
 
 def _same_line(diagnosis: Diagnosis, name: str) -> str:
@@ -202,16 +203,13 @@ def _same_line(diagnosis: Diagnosis, name: str) -> str:
 
 
 def _time_cell(trial: Trial) -> str:
-    return format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
+    return "not measured" if trial.seconds is None else format_seconds(trial.seconds)
 
 
 def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
-    differs = trial.equivalence is not None and trial.equivalence.status == "different"
-    remark = "  outputs differ" if differs else ""
-    if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
-        return f"1{remark}"
-    ratio = find_ratio(diagnosis, trial.name)
-    return (UNKNOWN if ratio is None else format_interval(ratio)) + remark
+    ratio = diagnosis.ratios.get(trial.name)
+    cell = "1" if trial.name == diagnosis.compared_with else UNKNOWN if ratio is None else format_interval(ratio)
+    return f"{cell}  outputs differ" if trial.is_wrong else cell
 
 
 def format_interval(ratio: Ratio) -> str:

@@ -7,8 +7,9 @@ They word the record and decide nothing; a file without kernels is never called 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Creations, Diagnosis, KernelSummary, Trial
 from layoutdoctor.examination.counts import (
     all_conversions_of,
     count_by_tensor,
@@ -37,14 +38,6 @@ from layoutdoctor.words import (
     joined,
     listing,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Creations, KernelSummary
-    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_SOURCE_LINES = 3
 _LEAST_SHARE_OF_WORK = 0.02  # of the kernel time; less explains nothing

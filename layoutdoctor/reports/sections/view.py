@@ -6,9 +6,10 @@ A pure function of the diagnosis. Every string here is printable and on one line
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, KernelSummary, Total, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
@@ -32,15 +33,6 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.units import format_seconds, sum_if_all_known
 from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary, Total
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_NAMED = 6
 
@@ -194,7 +186,7 @@ def _facts_of(trial: Trial) -> Iterator[str]:
     breaks = max((graph.graph_breaks for graph in trial.graphs), default=0)
     if breaks:
         yield f"cut by {count_of(breaks, 'graph break')}, so seen in parts"
-    waiting = trial.kernels.waiting if trial.kernels is not None else None
+    waiting = trial.kernel_summary.waiting
     if waiting is not None and waiting.waits_for == "host" and trial.configuration.backend != "recorded":
         mode = 'mode="reduce-overhead"'
         how = f"{mode} launches" if trial.configuration.backend == "inductor" else f"torch.compile with {mode} may be"
@@ -224,17 +216,15 @@ def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _gaps_of(trial: Trial) -> Iterator[str]:
-    kernels = trial.kernels
-    if kernels is None and not trial.is_static:
-        yield "the kernel list was not recorded"
-    unread = kernels.not_understood_count if kernels is not None else 0
-    if kernels is not None and trial.configuration.backend != "recorded":  # they are among the lacks
+    kernels = trial.kernel_summary
+    unread = kernels.not_understood_count
+    if trial.configuration.backend != "recorded":  # they are among the lacks
         unread -= kernels.undecided_count
     if unread:
         yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
-    yield from (clean(lack.reason, 300) for lack in (kernels.lacks if kernels is not None else ()))
-    if kernels is not None:
-        yield from _possible(kernels)
+    if not trial.is_static:
+        yield from (clean(lack.reason, 300) for lack in kernels.lacks)
+    yield from _possible(kernels)
     for graph in trial.graphs:
         if graph.hook_failure:
             yield f"a graph was not read ({clean(graph.hook_failure, 200)})"
@@ -382,10 +372,9 @@ def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
 
 def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
     """The configuration to use, its ratio, and the certainty of the ratio."""
-    situation, advice = situation_of(diagnosis), diagnosis.recommendation
+    situation, advice, ratio = situation_of(diagnosis), diagnosis.recommendation, diagnosis.speedup
     if advice is None or advice.configuration is None:
         return UNKNOWN, UNKNOWN, situation.in_table
-    ratio = advice.speedup
     gain = UNKNOWN if ratio is None else format_interval(ratio)
     starts = len(ratio.start_ratios) if ratio is not None else 0
     sure = f"{count_of(starts, 'fresh process', 'fresh processes')} agree" if advice.verified else "one process"

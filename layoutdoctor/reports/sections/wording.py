@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, SourceKind, SourceLocation, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
@@ -22,14 +23,6 @@ from layoutdoctor.words import (
     line_words,
     name_in_words,
 )
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import SourceKind
-    from layoutdoctor.diagnosis.subject import SourceLocation
-    from layoutdoctor.diagnosis.trial import Trial
 
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
@@ -175,12 +168,6 @@ def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "comp
     if not {"torch_trace_log", "captured_compiles"}.isdisjoint(sources):
         return "compiles"
     return "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
-
-
-def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
-    """The ratio of a configuration to the baseline; None if there is none."""
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    return next((ratio for ratio in ratios if ratio.name == name), None)
 
 
 def shown_name(name: str) -> str:
