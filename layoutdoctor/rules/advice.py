@@ -16,7 +16,7 @@ from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_n
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, shown, speed_words
+from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, phrase, shown, speed_words
 
 
 class Times:
@@ -208,8 +208,8 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
     best = max(slow, key=lambda ratio: ratio.median)
     others = len({ratio.name for ratio in slow}) - 1
     start = joined((None if best.verdict == INCONCLUSIVE else "no faster", against), " ")
-    rest = f"; {count_of(others, 'other')} no better" if others else ""
-    return joined((start, speed_words(best) + rest), ": ")
+    rest = f"{count_of(others, 'other')} no better" if others else None
+    return joined((joined((start, speed_words(best)), ": "), rest))
 
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
@@ -226,8 +226,7 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
     if not chosen or any(map(is_this, chosen)) or not times.is_advisable(advice.configuration, name):
         return None
-    ratio = times.ratio(advice.configuration)
-    return f"use {shown(advice.configuration)}" + ("" if ratio is None else f": {gain_words(ratio)}")
+    return f"use {shown(advice.configuration)}{phrase(': {}', times.ratio(advice.configuration), gain_words)}"
 
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:

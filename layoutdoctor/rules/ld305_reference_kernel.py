@@ -12,7 +12,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of, node_of
-from layoutdoctor.words import count_of, distinct, listing, op_words, shown
+from layoutdoctor.words import count_of, distinct, listing, op_words, phrase, shown
 
 _LEAST_SHARE_OF_FALLBACKS = 0.10
 _REFERENCE = re.compile(r"(^|:)ref(:|$)")
@@ -26,12 +26,13 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
         dtypes = listing(distinct(node.dtype for node in nodes))
         modules = listing(distinct(node.module for node in nodes))
-        where, times = f" ({modules})" if modules else "", Times(diagnosis)
+        cost = wording.cost_words(trial, evidence.seconds_of(kernels))
+        times = Times(diagnosis)
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
             f"code that is not made to be fast ({listing(codes)}): {count_of(len(kernels), 'call')}"
-            f"{f' in {dtypes}' if dtypes else ''}{where}, {wording.cost_words(trial, evidence.seconds_of(kernels))}",
+            f"{phrase(' in {}', dtypes)}{phrase(' ({})', modules)}, {cost}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, kernels),
             evidence=codes,

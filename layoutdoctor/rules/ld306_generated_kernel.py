@@ -15,7 +15,7 @@ from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, 
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, joined, shape_words, shown
+from layoutdoctor.words import count_of, distinct, joined, phrase, shape_words, shown
 
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
@@ -66,7 +66,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     worst, *others = rows
     slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
     threads = threads_started_in_loops(worst.source or "")
-    times = "" if threads is None else f", {threads:,} times"
+    times = phrase(", {} times", threads, "{:,}".format)
     facts = (
         f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
         f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",

@@ -11,7 +11,7 @@ from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import joined, shown
+from layoutdoctor.words import joined, phrase, shown
 
 
 def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -21,8 +21,8 @@ def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
         if seen is not None and trial.is_wrong:
             cause, advice = _cause(diagnosis, trial)
             is_error = trial is wrong_baseline(diagnosis) and is_far_off(trial)
-            detail = f" ({seen.detail})" if seen.detail else ""
-            what = f"different outputs: {shown(trial.name)} against the {seen.reference or 'eager'} reference{detail}"
+            reference = f"{seen.reference or 'eager'} reference{phrase(' ({})', seen.detail)}"
+            what = f"different outputs: {shown(trial.name)} against the {reference}"
             severity: Severity = "error" if is_error else "warning"
             yield LD402.finding(trial.name, joined((what, cause)), advice, severity=severity)
 
