@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Ratio, Recommendation
+from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Ratio, Recommendation, WithoutFreezing
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.record import Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
@@ -91,6 +91,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     def speedup(self) -> Ratio | None:
         """The recommended configuration's ratio to the baseline; None if that is recommended, or nothing is."""
         return self.recommendation.speedup if self.recommendation is not None else None
+
+    @property
+    def without_freezing(self) -> WithoutFreezing | None:
+        """The best configuration without frozen weights; None if the recommended one freezes none."""
+        return self.recommendation.without_freezing if self.recommendation is not None else None
 
     @property
     def fastest(self) -> Trial | None:

@@ -102,6 +102,11 @@ class Equivalence(Record, frozen=True, kw_only=True):
     output_layouts: tuple[Layout, ...] = ()
     output_layouts_differ: bool | None = None
 
+    @property
+    def error(self) -> float | None:
+        """The error as reports show it: relative, else the largest difference; None if there is neither."""
+        return self.max_abs_error if self.relative_error is None else self.relative_error
+
 
 class GradientLayout(Record, frozen=True, kw_only=True):
     """A parameter whose gradient came with other strides."""

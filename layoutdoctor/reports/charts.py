@@ -27,7 +27,7 @@ from layoutdoctor.reports.sections.wording import (
 )
 from layoutdoctor.rules.evidence import main_trial, own_trials
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, shape_words
+from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, phrase, shape_words
 
 MOST_KERNELS = 20_000
 MOST_FLOWS = 3
@@ -155,14 +155,14 @@ def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterato
 
 
 def _describe(conversion: Conversion) -> str:
-    time = None if conversion.seconds is None else format_seconds(conversion.seconds)
+    time = phrase("{}", conversion.seconds, format_seconds)
     place = place_of(conversion.location, conversion.module) or clean_name(conversion.op or "")
     what = f"{direction_words(conversion)}, {conversion.tensor}"
     return joined((clean_name(conversion.id), what, time, place), " · ")
 
 
 def _describe_pair(pair: RedundantPair) -> str:
-    cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
+    cost = phrase(", {}", pair.seconds, format_seconds)
     return f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
 
 
@@ -269,15 +269,14 @@ def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
 def _about_pair(pair: RedundantPair, more: int) -> str:
     first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
     others = f"; {count_of(more, 'more round trip')} like it" if more else ""
-    sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
+    sure = phrase(" (rests on {})", pair.confidence, lambda confidence: CONFIDENCE_WORDS[confidence])
     cost = _cost(pair.seconds, pair.bytes_moved, None)
     return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
 
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
     """The known cost and its cause, behind a colon; empty if neither is known."""
-    parts = joined((*costs(seconds, moved), cause), ", ")
-    return f": {parts}" if parts else ""
+    return phrase(": {}", joined((*costs(seconds, moved), cause), ", "))
 
 
 def _box(conversion: Conversion) -> Box:
@@ -293,7 +292,7 @@ def _box(conversion: Conversion) -> Box:
         detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
         memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
         layout=_layout_text(conversion.target),
-        time="" if conversion.seconds is None else format_seconds(conversion.seconds),
+        time=phrase("{}", conversion.seconds, format_seconds),
         is_conversion=True,
     )
 
@@ -343,4 +342,4 @@ def _call(conversion: Conversion) -> str | None:
 
 
 def _layout_text(layout: Layout | None) -> str:
-    return "" if layout is None else clean(f"{shape_words(layout.shape)} {layout_words(layout)}", 80)
+    return phrase("{}", layout, lambda one: clean(f"{shape_words(one.shape)} {layout_words(one)}", 80))

@@ -35,7 +35,7 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
+from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing, phrase
 
 if TYPE_CHECKING:
     _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
@@ -154,7 +154,7 @@ def _layout(layout: Layout) -> str:
     names = clean_name(layout.format) if layout.format is not None else " or ".join(layout.memory_formats)
     if names:
         return f"{names} {_shape(layout.shape)}"
-    return _shape(layout.shape) + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
+    return _shape(layout.shape) + phrase(" stride {}", layout.stride, _shape)
 
 
 _NOT_SHOWN = frozenset(

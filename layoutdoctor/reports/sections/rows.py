@@ -37,7 +37,17 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, interval_words, joined, line_words, listing, shown
+from layoutdoctor.words import (
+    NOT_RECORDED,
+    TENSOR_WORDS,
+    count_of,
+    interval_words,
+    joined,
+    line_words,
+    listing,
+    phrase,
+    shown,
+)
 
 UNKNOWN = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
@@ -136,21 +146,20 @@ def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
     """Of a run without kernels: the lines whose conversions move most, and what each of these conversions is."""
     found: dict[str, list[Conversion]] = {}
     for conversion in counted_conversions(trial):
-        place = clean_name(line_words(conversion.location)) if conversion.location is not None else NOT_RECORDED
+        place = clean_name(phrase("{}", conversion.location, line_words) or NOT_RECORDED)
         found.setdefault(place, []).append(conversion)
-    moved = {place: sum(conversion.bytes_moved or 0 for conversion in own) for place, own in found.items()}
-    rows = [
-        TableRow((place, str(len(found[place])), _kinds(found[place]), format_bytes(moved[place])))
-        for place in sorted(moved, key=lambda place: -moved[place])
-    ]
+    rows = []
+    for place, own in sorted(found.items(), key=lambda item: -_moved(item[1])):
+        kinds = Counter((one.tensor, direction_words(one)) for one in own)
+        words = listing(f"{count_of(count, TENSOR_WORDS[kind])} {way}" for (kind, way), count in kinds.items())
+        rows.append(TableRow((place, str(len(own)), words, format_bytes(_moved(own)))))
     head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
     is_read = rows and any(graph.buffers for graph in trial.graphs)
     return (Table(head, tuple(rows), title).first(MOST_PLACES),) if is_read else ()
 
 
-def _kinds(conversions: Sequence[Conversion]) -> str:
-    counts = Counter((one.tensor, direction_words(one)) for one in conversions)
-    return listing([f"{count_of(count, TENSOR_WORDS[kind])} {words}" for (kind, words), count in counts.items()])
+def _moved(conversions: Sequence[Conversion]) -> int:
+    return sum(conversion.bytes_moved or 0 for conversion in conversions)
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
@@ -163,7 +172,10 @@ def _configurations(diagnosis: Diagnosis) -> Table:
         "layout optimization": decision_cell,
     }
     if is_timed:
-        times: dict[str, Callable[[Trial], str]] = {"per call": _time_cell, against: partial(_ratio_cell, diagnosis)}
+        times: dict[str, Callable[[Trial], str]] = {
+            "per call": lambda trial: phrase("{}", trial.seconds, format_seconds) or "not measured",
+            against: partial(_ratio_cell, diagnosis),
+        }
         errors: dict[str, Callable[[Trial], str]] = {"error": lambda trial: error_cell(trial.equivalence)}
         cells = {**times, **errors, **cells} if is_less_exact else {**times, **cells, **errors}
     rows = []
@@ -202,13 +214,9 @@ def _same_line(diagnosis: Diagnosis, name: str) -> str:
     return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
 
-def _time_cell(trial: Trial) -> str:
-    return "not measured" if trial.seconds is None else format_seconds(trial.seconds)
-
-
 def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
-    ratio = diagnosis.ratios.get(trial.name)
-    cell = "1" if trial.name == diagnosis.compared_with else UNKNOWN if ratio is None else format_interval(ratio)
+    ratio = phrase("{}", diagnosis.ratios.get(trial.name), format_interval)
+    cell = "1" if trial.name == diagnosis.compared_with else ratio or UNKNOWN
     return f"{cell}  outputs differ" if trial.is_wrong else cell
 
 
@@ -221,17 +229,17 @@ def error_cell(equivalence: Equivalence | None) -> str:
     """The error against the reference: relative, else the largest difference."""
     if equivalence is None or equivalence.status == "not_checked":
         return "not checked"
-    error = equivalence.relative_error if equivalence.relative_error is not None else equivalence.max_abs_error
-    if error is None:
+    if equivalence.error is None:
         return equivalence.status
-    return ("differs, " if equivalence.status == "different" else "") + format_error(error)
+    return ("differs, " if equivalence.status == "different" else "") + format_error(equivalence.error)
 
 
 def conversions_cell(trial: Trial) -> str:
     """The conversions of a trial that run on their own, by tensor; never "nothing" if nothing was recorded."""
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
-        return f"{text or 'nothing'}{_moved(trial)}"
+        moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
+        return f"{text or 'nothing'}{phrase(' ({})', moved, format_bytes)}"
     if trial.kernels is None:
         return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
     if not trial.kernels.is_complete or any(graph.hook_failure for graph in trial.graphs):
@@ -260,12 +268,6 @@ def tensors_in_short(trial: Trial) -> list[str]:
     if list(counts) == ["unknown"]:
         return [count_of(counts["unknown"], "tensor")]
     return [count_of(count, kind) if kind != "unknown" else f"{count} other" for kind, count in counts.items()]
-
-
-def _moved(trial: Trial) -> str:
-    """Bytes that the conversions of a static trial move, in brackets; empty if one is not known."""
-    moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
-    return f" ({format_bytes(moved)})" if moved is not None else ""
 
 
 def decision_cell(trial: Trial) -> str:
