@@ -7,7 +7,7 @@ Names out of a record (modules, files, kernels) stay as they are: a report clean
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypeVar
 
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, BUILTIN_CONFIGURATIONS
@@ -181,6 +181,14 @@ def distinct(parts: Iterable[Part | None]) -> list[Part]:
 def joined(parts: Iterable[str | None], separator: str = "; ") -> str:
     """The parts one after the other; None and empty ones are left out."""
     return separator.join(part for part in parts if part)
+
+
+Value = TypeVar("Value")
+
+
+def phrase(words: str, value: Value | None, text: Callable[[Value], str] = str) -> str:
+    """The words with a value in place of ``{}``, such as ``" (4.00 ms)"``; empty if the value is None or empty."""
+    return "" if value is None or value in ("", (), []) else words.format(text(value))
 
 
 def shape_words(shape: Sequence[Size]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from layoutdoctor.commands.conclusion import EXIT_FOUND, EXIT_INCONCLUSIVE
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, publish
@@ -10,9 +10,6 @@ from layoutdoctor.commands.streams import say
 from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_comparison
 from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.run.recorded import compare
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ The options for it are proved right, and their files readable or writable, befor
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,21 +25,17 @@ from layoutdoctor.commands.output import (
     writable,
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
+from layoutdoctor.diagnosis import Diagnosis, Failure, Finding
 from layoutdoctor.diagnosis.accepted import Acceptance, accept, accept_all, load_accepted, save_accepted
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.writing import TRACE_SUFFIX
 from layoutdoctor.reports.sections.wording import clean, clean_name, place_of
 from layoutdoctor.words import count_of, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from layoutdoctor.commands.output import Annotate, InputFile, OutputFile
     from layoutdoctor.diagnosis.accepted import AcceptedFile
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.privacy.scrubbing import AnyRecord
 
 EXIT_FOUND = 1

@@ -10,6 +10,7 @@ import argparse
 import math
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import say
+from layoutdoctor.diagnosis import Diagnosis, Failure
 from layoutdoctor.diagnosis.compile_arguments import read_compile_arguments
 from layoutdoctor.diagnosis.configurations import (
     ALL,
@@ -39,17 +41,13 @@ from layoutdoctor.diagnosis.configurations import (
     what_follows,
 )
 from layoutdoctor.diagnosis.gpus import GPUS, find_gpu
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import UsageError, first_line
 from layoutdoctor.files.writing import RECORDING_SUFFIX, TRACE_SUFFIX
 from layoutdoctor.reports import render_policy
 from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from layoutdoctor.commands.conclusion import Conclusion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _MOST_THREADS = 1024
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import print_text
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from layoutdoctor.rules import Rule
 
 

@@ -11,12 +11,14 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say, terminal_width
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.writing import RECORDING_SUFFIX, file_name_of, mode_of_file, write_file
@@ -24,9 +26,6 @@ from layoutdoctor.reports import FORMATS, INSTEAD_OF_JUNIT, format_of_suffix, re
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.privacy.scrubbing import AnyRecord
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.reports.text import Role

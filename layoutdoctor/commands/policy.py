@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from layoutdoctor.commands.output import add_output_options, for_others, prepare_outputs, publish, read_weights
 from layoutdoctor.diagnosis.saved import load
 from layoutdoctor.examination.advice.policy import make_policy
 from layoutdoctor.reports import COMPARISON_FORMATS, check_format, render_policy
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

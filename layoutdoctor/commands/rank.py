@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Iterator
 
 from layoutdoctor.commands.output import for_others
 from layoutdoctor.commands.streams import print_text, terminal_width
+from layoutdoctor.diagnosis import Account, Diagnosis
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.account import account_of_convolutions
 from layoutdoctor.reports import COMPARISON_FORMATS
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Account
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _MOST_ROWS = 30
 
@@ -41,8 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table."""
     diagnosis = for_others(load(arguments.saved), redact_names=arguments.redact)
-    comparison = diagnosis.comparison
-    of = arguments.of or (comparison.baseline if comparison is not None else diagnosis.trials[0].name)
+    of = arguments.of or diagnosis.compared_with or diagnosis.trials[0].name
     against = arguments.against or next((name for name in _candidates(diagnosis) if name != of), of)
     trials = [diagnosis.trial(diagnosis.trial(name).same_as or name) for name in (of, against)]
     account = account_of_convolutions(*trials)
@@ -59,8 +53,7 @@ def _candidates(diagnosis: Diagnosis) -> Iterator[str]:
     """What a configuration is compared with if nothing is asked for, the first choice first."""
     if diagnosis.recommended_name is not None:
         yield diagnosis.recommended_name
-    ratios = () if diagnosis.comparison is None else diagnosis.comparison.ratios
-    yield from (ratio.name for ratio in sorted(ratios, key=lambda ratio: -ratio.median))
+    yield from sorted(diagnosis.ratios, key=lambda name: -diagnosis.ratios[name].median)
     yield from (trial.name for trial in diagnosis.trials)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +29,6 @@ from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from layoutdoctor.workers.program import ModuleTime
 
 

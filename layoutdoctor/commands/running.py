@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import path_of_target, prepare_directory, save_recordings, save_reports
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import OutputError, logger, say, showing_progress
-from layoutdoctor.diagnosis.diagnosis import Reproduction
+from layoutdoctor.diagnosis import Diagnosis, Reproduction
 from layoutdoctor.errors import NO_TORCH, RecordError, UnsupportedTorchError, UsageError
 from layoutdoctor.examination.examine import concluded, diagnosis_of
 from layoutdoctor.files.scratch import private_directory
@@ -39,11 +40,8 @@ from layoutdoctor.workers.messages import Progress
 from layoutdoctor.workers.processes import OtherPrograms, kill_with_all_it_started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.commands.output import OutputFile
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.workers.messages import Request
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import os
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from layoutdoctor.commands.conclusion import EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE, is_failing, severity_or_code
@@ -24,9 +26,6 @@ from layoutdoctor.reports.sections.wording import clean
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
     from layoutdoctor.commands.output import OutputFile
     from layoutdoctor.diagnosis.scan import Scan, ScannedRows
 

@@ -6,18 +6,16 @@ It is made from the records: types and bounds as read, words from the docstrings
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor.commands.output import OutputFile, say_what_was_written, writable, write_outputs
 from layoutdoctor.commands.streams import print_text
-from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION, Diagnosis
-
-if TYPE_CHECKING:
-    import argparse
+from layoutdoctor.diagnosis import Diagnosis
+from layoutdoctor.diagnosis.diagnosis import SCHEMA_VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

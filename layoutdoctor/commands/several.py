@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,19 +21,15 @@ from layoutdoctor.commands.conclusion import (
 )
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
+from layoutdoctor.diagnosis import Diagnosis, Failure
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
 from layoutdoctor.files.writing import file_name_of, opened
 from layoutdoctor.reports import check_format, format_of_suffix
 from layoutdoctor.words import TARGET_FORMS, count_of
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
     from layoutdoctor.commands.conclusion import Conclusion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.workers.messages import Request
 
 _WIDTH = 120

@@ -7,8 +7,10 @@ diagnosis make one report, with today's analysis and rules; a saved diagnosis is
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,18 +28,14 @@ from layoutdoctor.commands.conclusion import (
 )
 from layoutdoctor.commands.output import add_limit_option, print_report
 from layoutdoctor.commands.streams import print_text, say_error
+from layoutdoctor.diagnosis import Diagnosis, Failure
 from layoutdoctor.diagnosis.saved import load, to_json
-from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import LayoutDoctorError, RecordError
 from layoutdoctor.files.writing import RECORDING_SUFFIX
 from layoutdoctor.recording.files import kind_of_file
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
-
     from layoutdoctor.commands.conclusion import Conclusion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import Recording
 
 

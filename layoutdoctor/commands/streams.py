@@ -10,14 +10,13 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from layoutdoctor.errors import LayoutDoctorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from layoutdoctor.workers.messages import Progress
 
 WIDEST_REPORT = 140

@@ -1,1 +1,66 @@
-"""The JSON contract: the diagnosis and its parts, as frozen values that are saved and loaded."""
+"""The JSON contract: the records of a diagnosis, which every other part imports from here."""
+
+from __future__ import annotations
+
+from layoutdoctor.diagnosis.answer import (
+    Account,
+    AccountKind,
+    AccountRow,
+    Comparison,
+    Finding,
+    Ratio,
+    Recommendation,
+    Severity,
+    Verdict,
+    WithoutFreezing,
+)
+from layoutdoctor.diagnosis.conversion import (
+    Confidence,
+    Conversion,
+    ConversionDirection,
+    ConversionPurpose,
+    ConversionRole,
+    CostSource,
+    Owner,
+    RedundantPair,
+    TensorKind,
+)
+from layoutdoctor.diagnosis.diagnosis import Diagnosis, Reproduction
+from layoutdoctor.diagnosis.graph import (
+    Buffer,
+    BufferRead,
+    Convolution,
+    ConvolutionClass,
+    Decision,
+    FxNode,
+    Graph,
+    GraphDirection,
+    LayoutBreaker,
+)
+from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary, SourceKind, Total, TotalKind, Waiting
+from layoutdoctor.diagnosis.lack import Lack, LackPart
+from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
+from layoutdoctor.diagnosis.subject import Configuration, Environment, InputTensor, SourceLocation, Subject
+from layoutdoctor.diagnosis.trial import (
+    Equivalence,
+    Failure,
+    FailureCause,
+    GradientLayout,
+    Measurement,
+    Observed,
+    Rounds,
+    TracedModel,
+    TracedTensor,
+    Trial,
+    TrialStatus,
+)
+
+__all__ = ["Account", "AccountKind", "AccountRow", "Buffer", "BufferRead", "Comparison", "Confidence"]
+__all__ += ["Configuration", "Conversion", "ConversionDirection", "ConversionPurpose", "ConversionRole"]
+__all__ += ["Convolution", "ConvolutionClass", "CostSource", "Creations", "Decision", "Diagnosis", "Environment"]
+__all__ += ["Equivalence", "Failure", "FailureCause", "Finding", "FxNode", "GradientLayout", "Graph"]
+__all__ += ["GraphDirection", "InputTensor", "Kernel", "KernelSummary", "Lack", "LackPart", "Layout"]
+__all__ += ["LayoutBreaker", "Measurement", "MemoryFormat", "Observed", "Owner", "Ratio", "Recommendation"]
+__all__ += ["RedundantPair", "Reproduction", "Rounds", "Severity", "Size", "SourceKind", "SourceLocation", "Subject"]
+__all__ += ["TensorKind", "Total", "TotalKind", "TracedModel", "TracedTensor", "Trial", "TrialStatus", "Verdict"]
+__all__ += ["Waiting", "WithoutFreezing"]

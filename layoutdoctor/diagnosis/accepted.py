@@ -223,7 +223,7 @@ def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
     for pair in trial.redundant_pairs:
         if evidence & {pair.first, pair.second}:
             yield _place(pair.location, pair.module)
-    kernels = trial.kernels.conversions if trial.kernels is not None else ()
+    kernels = trial.kernel_summary.conversions
     for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
         if conversion.id in evidence:
             yield _place(conversion.location, conversion.module)

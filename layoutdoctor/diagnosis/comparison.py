@@ -290,6 +290,13 @@ class TrialChange(Record, frozen=True, kw_only=True):
     account: Account | None = None
 
     @property
+    def own_ratio(self) -> float | None:
+        """The old time over the new one; meaningful only if devices, thread counts and versions are equal."""
+        if self.old is None or self.new is None or self.old.seconds is None or self.new.seconds is None:
+            return None
+        return self.old.seconds / self.new.seconds if self.new.seconds else None
+
+    @property
     def has_both_results(self) -> bool:
         """Whether it has a result in both diagnoses."""
         return all(trial is not None and trial.status in WITH_RESULT for trial in (self.old, self.new))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Recommendation
+from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Ratio, Recommendation, WithoutFreezing
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.record import Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject
@@ -78,6 +78,26 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return tuple(pair for trial in self.own_trials for pair in trial.redundant_pairs)
 
     @property
+    def ratios(self) -> dict[str, Ratio]:
+        """The ratios to the baseline by configuration; empty if nothing was compared."""
+        return {ratio.name: ratio for ratio in self.comparison.ratios} if self.comparison is not None else {}
+
+    @property
+    def compared_with(self) -> str | None:
+        """The configuration that ratios refer to; None if nothing was compared."""
+        return self.comparison.baseline if self.comparison is not None else None
+
+    @property
+    def speedup(self) -> Ratio | None:
+        """The recommended configuration's ratio to the baseline; None if that is recommended, or nothing is."""
+        return self.recommendation.speedup if self.recommendation is not None else None
+
+    @property
+    def without_freezing(self) -> WithoutFreezing | None:
+        """The best configuration without frozen weights; None if the recommended one freezes none."""
+        return self.recommendation.without_freezing if self.recommendation is not None else None
+
+    @property
     def fastest(self) -> Trial | None:
         """The recommended trial where there is one, else the fastest measured; None if nothing was measured."""
         if self.recommended_name is not None:
@@ -87,12 +107,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     @property
     def baseline(self) -> Trial | None:
         """The trial the ratios refer to; None if nothing was compared."""
-        return self.find_trial(self.comparison.baseline) if self.comparison else None
+        return self.find_trial(self.compared_with)
 
     @property
     def baseline_name(self) -> str:
         """The configuration that ratios refer to; torch.compile's default if nothing was compared."""
-        return self.comparison.baseline if self.comparison is not None else BASELINE
+        return self.compared_with or BASELINE
 
     @property
     def recommended_name(self) -> str | None:

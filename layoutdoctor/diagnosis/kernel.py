@@ -185,3 +185,16 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     def is_complete(self) -> bool:
         """Whether all was recorded, and of each kernel it is known whether it converts a layout."""
         return not (self.lacks or self.undecided_count)
+
+
+NO_KERNELS = KernelSummary(
+    count=0,
+    seconds=None,
+    conversion_count=0,
+    conversion_seconds=None,
+    share=None,
+    conversions=(),
+    not_understood_count=0,
+    lacks=(Lack(part="kernels", reason="the kernel list was not recorded"),),
+)
+"""The summary of a trial whose kernels were not recorded."""

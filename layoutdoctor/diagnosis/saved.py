@@ -142,7 +142,7 @@ def problems_as_observed(place: str, trial: Observed) -> Iterator[str]:
 def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
     """Contradictions within the trial that is at that place of a file."""
     yield from problems_as_observed(place, trial)
-    listed = trial.kernels.conversions if trial.kernels is not None else ()
+    listed = trial.kernel_summary.conversions
     ids = [one.id for part in (listed, *(graph.conversions for graph in trial.graphs)) for one in part]
     yield from _repeated(f"{place}, conversions: id", ids)
     if trial.same_as is None:  # otherwise the pairs are those of the other trial

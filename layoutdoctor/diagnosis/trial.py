@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.conversion import RedundantPair
-from layoutdoctor.diagnosis.graph import Graph
-from layoutdoctor.diagnosis.kernel import KernelSummary
+from layoutdoctor.diagnosis.graph import Decision, Graph
+from layoutdoctor.diagnosis.kernel import NO_KERNELS, KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.record import Count, Magnitude, PositiveSeconds, Record, Seconds
@@ -102,6 +102,11 @@ class Equivalence(Record, frozen=True, kw_only=True):
     output_layouts: tuple[Layout, ...] = ()
     output_layouts_differ: bool | None = None
 
+    @property
+    def error(self) -> float | None:
+        """The error as reports show it: relative, else the largest difference; None if there is neither."""
+        return self.max_abs_error if self.relative_error is None else self.relative_error
+
 
 class GradientLayout(Record, frozen=True, kw_only=True):
     """A parameter whose gradient came with other strides."""
@@ -175,6 +180,21 @@ class Observed(Record, frozen=True, kw_only=True):
         """The configuration's name."""
         return self.configuration.name
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The decision cards of its graphs."""
+        return tuple(graph.decision for graph in self.graphs if graph.decision is not None)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether its outputs were compared with the reference, and equal it."""
+        return self.equivalence is not None and self.equivalence.status == "equal"
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether its outputs were compared with the reference, and differ."""
+        return self.equivalence is not None and self.equivalence.status == "different"
+
 
 class Trial(Observed, frozen=True, kw_only=True):
     """
@@ -190,9 +210,19 @@ class Trial(Observed, frozen=True, kw_only=True):
     redundant_pairs: tuple[RedundantPair, ...] = ()
 
     @property
+    def kernel_summary(self) -> KernelSummary:
+        """The kernels; if they were not recorded, a summary without kernels that says so."""
+        return self.kernels or NO_KERNELS
+
+    @property
     def kernel_seconds(self) -> float | None:
         """The sum of the times of its kernels; None if it was not recorded."""
-        return self.kernels.seconds if self.kernels is not None else None
+        return self.kernel_summary.seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of one call as every report shows it; None if it was not measured."""
+        return self.measurement.median_seconds if self.measurement is not None else None
 
     def compile(self, model: Callable[..., object]) -> Callable[..., object]:
         """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
-from layoutdoctor.diagnosis.record import Seconds  # noqa: TC001 - a recording is read by it
+from layoutdoctor.diagnosis.record import Seconds
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:

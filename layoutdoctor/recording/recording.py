@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.kernel import SourceKind  # noqa: TC001 (the file of a recording is read by it)
+from layoutdoctor.diagnosis.kernel import SourceKind
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
 from layoutdoctor.diagnosis.subject import Environment, Subject

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.writing import is_packed_name, write_file
 from layoutdoctor.privacy import scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.policy import Policy
     from layoutdoctor.diagnosis.record import Record
     from layoutdoctor.diagnosis.scan import Scan

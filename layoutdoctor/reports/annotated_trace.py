@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Layout, RedundantPair, SourceLocation, Trial
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.files.writing import printable, replacing
@@ -22,13 +21,6 @@ from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import recognize
 from layoutdoctor.reports.sections.wording import recorded_trial
 from layoutdoctor.words import DIRECTION_WORDS, layout_words, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 OWN_PROCESS = 900_000_000
 """Far above process ids of Linux and device numbers, and within the 32 bits that Perfetto keeps of one."""

@@ -9,9 +9,11 @@ stays small.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Kernel, Layout, RedundantPair, Trial
 from layoutdoctor.examination.counts import all_conversions_of, counted_conversions
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.reports.sections.rows import format_interval
@@ -20,22 +22,12 @@ from layoutdoctor.reports.sections.wording import (
     clean_name,
     costs,
     direction_words,
-    find_ratio,
     place_of,
     shown_name,
 )
 from layoutdoctor.rules.evidence import main_trial, own_trials
 from layoutdoctor.units import format_seconds
-from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, layout_words, phrase, shape_words
 
 MOST_KERNELS = 20_000
 MOST_FLOWS = 3
@@ -51,11 +43,11 @@ Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
 
 def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
     """The measured configurations, fastest first, each with its ratio to the baseline if there is one."""
-    roles = {diagnosis.baseline_name if diagnosis.comparison else None: "baseline", diagnosis.recommended_name: "best"}
+    roles = {diagnosis.compared_with: "baseline", diagnosis.recommended_name: "best"}
     bars: list[Drawn] = []
     for trial in diagnosis.trials:
-        if trial.measurement is not None:
-            seconds, ratio = trial.measurement.median_seconds, find_ratio(diagnosis, trial.name)
+        seconds, ratio = trial.seconds, diagnosis.ratios.get(trial.name)
+        if seconds is not None:
             role = roles.get(trial.name, "other")
             bars.append({"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None})
             bars[-1]["text"] = format_seconds(seconds)
@@ -90,7 +82,7 @@ def _timeline(trial: Trial) -> Drawn | None:
     A kernel is an index into ``names``. ``conversions`` are pairs of an index into the four lists and a description;
     ``in_pairs`` are those of the indices that are part of a round trip, and ``pairs`` round trips on the time axis.
     """
-    kernels = trial.kernels.kernels if trial.kernels is not None else ()
+    kernels = trial.kernel_summary.kernels
     if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
         return None
     everything = _events(trial, kernels)
@@ -153,8 +145,8 @@ def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
 
 def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterator[str]:
     """Sentences on everything that a timeline does not show."""
-    if trial.kernels is not None and 0 < kernel_count < trial.kernels.count:
-        yield f"the record lists {kernel_count} of {trial.kernels.count} kernels"
+    if 0 < kernel_count < trial.kernel_summary.count:
+        yield f"the record lists {kernel_count} of {trial.kernel_summary.count} kernels"
     undrawn = sum(conversion.count == 1 for conversion in counted_conversions(trial)) - drawn
     if undrawn:
         yield f"{count_of(undrawn, 'conversion')} without a recorded start not drawn"
@@ -163,14 +155,14 @@ def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterato
 
 
 def _describe(conversion: Conversion) -> str:
-    time = None if conversion.seconds is None else format_seconds(conversion.seconds)
+    time = phrase("{}", conversion.seconds, format_seconds)
     place = place_of(conversion.location, conversion.module) or clean_name(conversion.op or "")
     what = f"{direction_words(conversion)}, {conversion.tensor}"
     return joined((clean_name(conversion.id), what, time, place), " · ")
 
 
 def _describe_pair(pair: RedundantPair) -> str:
-    cost = "" if pair.seconds is None else f", {format_seconds(pair.seconds)}"
+    cost = phrase(", {}", pair.seconds, format_seconds)
     return f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
 
 
@@ -277,15 +269,14 @@ def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
 def _about_pair(pair: RedundantPair, more: int) -> str:
     first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
     others = f"; {count_of(more, 'more round trip')} like it" if more else ""
-    sure = f" (rests on {CONFIDENCE_WORDS[pair.confidence]})" if pair.confidence is not None else ""
+    sure = phrase(" (rests on {})", pair.confidence, lambda confidence: CONFIDENCE_WORDS[confidence])
     cost = _cost(pair.seconds, pair.bytes_moved, None)
     return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
 
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
     """The known cost and its cause, behind a colon; empty if neither is known."""
-    parts = joined((*costs(seconds, moved), cause), ", ")
-    return f": {parts}" if parts else ""
+    return phrase(": {}", joined((*costs(seconds, moved), cause), ", "))
 
 
 def _box(conversion: Conversion) -> Box:
@@ -301,7 +292,7 @@ def _box(conversion: Conversion) -> Box:
         detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
         memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
         layout=_layout_text(conversion.target),
-        time="" if conversion.seconds is None else format_seconds(conversion.seconds),
+        time=phrase("{}", conversion.seconds, format_seconds),
         is_conversion=True,
     )
 
@@ -351,4 +342,4 @@ def _call(conversion: Conversion) -> str | None:
 
 
 def _layout_text(layout: Layout | None) -> str:
-    return "" if layout is None else clean(f"{shape_words(layout.shape)} {layout_words(layout)}", 80)
+    return phrase("{}", layout, lambda one: clean(f"{shape_words(one.shape)} {layout_words(one)}", 80))

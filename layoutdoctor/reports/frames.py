@@ -7,22 +7,16 @@ of pandas, which is loaded late and need not be installed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Layout, Size, SourceLocation, Trial
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     import msgspec
     import pandas
 
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.trial import Trial
 
 Row = dict[str, object]
 OTHER_STRIDES = "other strides"
@@ -65,8 +59,7 @@ def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
 
 
 def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    comparison, recommendation = diagnosis.comparison, diagnosis.recommendation
-    ratios = {ratio.name: ratio for ratio in comparison.ratios} if comparison else {}
+    baseline, ratios = diagnosis.compared_with, diagnosis.ratios
     for trial in diagnosis.trials:
         measurement, kernels, ratio = trial.measurement, trial.kernels, ratios.get(trial.name)
         yield {
@@ -74,8 +67,8 @@ def _trial_rows(diagnosis: Diagnosis) -> Iterator[Row]:
             **_fields(trial.configuration, "backend", "layout_optimization", "model_format", "input_format"),
             **_fields(trial, "status", "same_as", "is_static", "recompile_count"),
             "failure": f"{trial.failure.kind}: {trial.failure.message}" if trial.failure else None,
-            "is_baseline": comparison.baseline == trial.name if comparison else None,
-            "is_recommended": recommendation.configuration == trial.name if recommendation else None,
+            "is_baseline": baseline == trial.name if baseline else None,
+            "is_recommended": diagnosis.recommended_name == trial.name if diagnosis.recommendation else None,
             **_fields(measurement, "median_seconds", "compile_seconds", "peak_memory_bytes"),
             "round_count": len(measurement.round_seconds) if measurement else None,
             **_fields(ratio, "verdict", ratio_low="low", ratio_median="median", ratio_high="high"),
@@ -99,7 +92,7 @@ def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
         for graph in trial.graphs:
             for conversion in graph.conversions:
                 yield {**_conversion(conversion, trial, "graph"), "graph": conversion.graph or graph.name}
-        for conversion in trial.kernels.conversions if trial.kernels else ():
+        for conversion in trial.kernel_summary.conversions:
             yield _conversion(conversion, trial, "kernels")
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.charts import build_bars, build_flows, build_timelines
 from layoutdoctor.reports.reproducer import build_reproducer
@@ -28,11 +30,8 @@ from layoutdoctor.reports.sections.wording import clean, clean_log, clean_name
 from layoutdoctor.rules import ALL_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import jinja2
 
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.sections.rows import Overview
     from layoutdoctor.reports.sections.view import View
     from layoutdoctor.rules import Rule

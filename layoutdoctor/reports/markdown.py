@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details, build_environment, log_of
@@ -27,9 +29,6 @@ from layoutdoctor.reports.sections.wording import (
 from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.reproducer import Reproducer
     from layoutdoctor.reports.sections.details import Detail
     from layoutdoctor.reports.sections.rows import Overview, Table

@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Subject, TracedModel, Trial
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import BASELINE, base_name
-from layoutdoctor.diagnosis.trial import TracedModel
 from layoutdoctor.examination.advice.applying import effective_options, global_options
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
-from layoutdoctor.reports.sections.wording import clean_log, clean_name, find_ratio, is_recording
+from layoutdoctor.reports.sections.wording import clean_log, clean_name, is_recording
 from layoutdoctor.units import format_ratio, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import Subject
-    from layoutdoctor.diagnosis.trial import Trial
 
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
 """Names of the kernels that only change a layout, in the libraries of NVIDIA and AMD."""
@@ -143,16 +135,15 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     if _has_wrong_values(diagnosis):
         return usable["eager"], usable[BASELINE]
     first = usable.get(diagnosis.baseline_name) or ran[0]
-    fastest = diagnosis.fastest
+    fastest, ratios = diagnosis.fastest, diagnosis.ratios
     if fastest is not None:
         for name in (fastest.name, base_name(fastest.configuration)):
             if name in usable and name != first.name:
                 return first, usable[name]
 
     def rank(trial: Trial) -> tuple[float, float]:
-        ratio = find_ratio(diagnosis, trial.name)
         conversions = math.inf if trial.kernels is None else len(counted_conversions(trial))
-        return conversions, -ratio.median if ratio is not None else 0.0
+        return conversions, -ratios[trial.name].median if trial.name in ratios else 0.0
 
     return first, min((trial for trial in ran if trial is not first), key=rank)
 
@@ -239,9 +230,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     if diagnosis.environment.torch is not None:
         versions += f" with torch {clean_name(diagnosis.environment.torch)}"
     times = [
-        f"{clean_name(trial.name)} {format_seconds(float(trial.measurement.median_seconds))}"
-        for trial in sides
-        if trial.measurement is not None
+        f"{clean_name(trial.name)} {format_seconds(trial.seconds)}" for trial in sides if trial.seconds is not None
     ]
     ratio = _recorded_ratio(diagnosis, *sides)
     head = [
@@ -286,8 +275,8 @@ def _applied(trial: Trial) -> str:
 
 def _counts(trial: Trial, device: str | None) -> list[int] | None:
     """The conversions that the script counts, as they were recorded."""
-    kernels = trial.kernels
-    if kernels is None or kernels.count != len(kernels.kernels):
+    kernels = trial.kernel_summary
+    if trial.kernels is None or kernels.count != len(kernels.kernels):
         return None
     names = [kernel.name for kernel in kernels.kernels]
     if device != "cpu":
@@ -297,7 +286,7 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
 
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:
     """How many times faster the second one was; None if they were not compared, or the ratio is inconclusive."""
-    ratio = find_ratio(diagnosis, second.name)
+    ratio = diagnosis.ratios.get(second.name)
     if ratio is None or first.name != diagnosis.baseline_name:
         return None
     return ratio.median if ratio.verdict != INCONCLUSIVE and 0 < ratio.median < math.inf else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from layoutdoctor.rules import Rule
 
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")

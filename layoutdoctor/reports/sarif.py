@@ -8,23 +8,21 @@ line is placed on the subject's file, and one without any file becomes a notific
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.diagnosis.accepted import fingerprint_of
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
-from layoutdoctor.words import STATUS_WORDS
+from layoutdoctor.words import STATUS_WORDS, phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.rules import Rule
 
 JsonObject = dict[str, object]
@@ -42,13 +40,13 @@ def render_sarif(diagnosis: Diagnosis) -> str:
     index = {rule.code: position for position, rule in enumerate(rules)}
     places = [(finding, _location(finding, own_file)) for finding in diagnosis.findings]
     results = [_result(finding, place, index.get(finding.code)) for finding, place in places if place is not None]
-    homeless = [finding for finding, place in places if place is None]
+    unplaced = [finding for finding, place in places if place is None]
     version = clean_name(diagnosis.layoutdoctor_version)
     run: JsonObject = {
         "tool": {"driver": {"name": "layoutdoctor", "version": version, "rules": list(map(_rule, rules))}},
         # The subject's name as a part of a path, which keeps analyses of several models apart.
         "automationDetails": {"id": f"layoutdoctor/{quote(clean_name(diagnosis.subject.name), safe='') or 'subject'}/"},
-        "invocations": [_invocation(diagnosis, homeless)],
+        "invocations": [_invocation(diagnosis, unplaced)],
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the source tree."}}},
         "columnKind": "unicodeCodePoints",
         "results": results,
@@ -94,8 +92,8 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
 
 
 def _message(finding: Finding) -> str:
-    about = "" if finding.configuration is None else f" (configuration {_plain(finding.configuration)})"
-    advice = f"\nWhat to do: {_plain(finding.suggestion)}" if finding.suggestion else ""
+    about = phrase(" (configuration {})", finding.configuration, _plain)
+    advice = phrase("\nWhat to do: {}", finding.suggestion, _plain)
     return f"{_plain(finding.message)}{about}{advice}"
 
 
@@ -118,13 +116,13 @@ def _location(finding: Finding, own_file: str | None) -> JsonObject | None:
     return {"physicalLocation": {"artifactLocation": artifact, "region": region}}
 
 
-def _invocation(diagnosis: Diagnosis, homeless: Sequence[Finding]) -> JsonObject:
+def _invocation(diagnosis: Diagnosis, unplaced: Sequence[Finding]) -> JsonObject:
     notifications: list[JsonObject] = []
 
     def notify(level: str, text: str, **more: object) -> None:
         notifications.append({"level": level, "message": {"text": text}, **more})
 
-    for finding in homeless:
+    for finding in unplaced:
         code = clean_name(finding.code)
         notify(finding.severity, f"{code}: {_message(finding)}", associatedRule={"id": code})
     for trial in diagnosis.trials:

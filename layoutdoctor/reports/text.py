@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.reports.sections.view import build_view, finding_codes
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
     from layoutdoctor.reports.sections.view import FindingEntry, View
 

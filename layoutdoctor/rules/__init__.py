@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.diagnosis.answer import SEVERITIES
 from layoutdoctor.errors import first_line
 from layoutdoctor.rules.advice import is_of_interest, with_measured_cure
@@ -42,12 +43,6 @@ from layoutdoctor.rules.ld504_ambiguous_format import LD504
 from layoutdoctor.rules.ld505_as_strided import LD505
 from layoutdoctor.rules.ld507_refused_view import LD507
 from layoutdoctor.rules.ld508_matrix_product import LD508
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 __all__ = ["ALL_RULES", "Rule", "run_rules"]
 

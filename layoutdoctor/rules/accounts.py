@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Severity
 from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules.advice import Times, severity_of_loss
 from layoutdoctor.words import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _LEAST_SHARE_OF_CALL = 0.02
 _LEAST_SECONDS = 100e-6

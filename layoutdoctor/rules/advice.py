@@ -5,25 +5,18 @@ and are not clearly beaten by one that demands no more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, Ratio
+from layoutdoctor.diagnosis import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import base_name
 from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
-from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, gain_words, joined, listing, phrase, shown, speed_words
 
 
 class Times:
@@ -37,9 +30,8 @@ class Times:
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis
-        comparison = diagnosis.comparison
-        self.baseline = comparison.baseline if comparison is not None else ""
-        self._ratios = {ratio.name: ratio for ratio in (comparison.ratios if comparison is not None else ())}
+        self.baseline = diagnosis.compared_with or ""
+        self._ratios = diagnosis.ratios
         recommended = diagnosis.measured_trial(diagnosis.recommended_name)
         self._recommended = None if recommended is None else recommended.name
 
@@ -68,7 +60,7 @@ class Times:
     def computes_right(self, name: str) -> bool:
         """Whether the outputs of a configuration are not known to be wrong."""
         trial = self.diagnosis.measured_trial(name)
-        return trial is None or trial.equivalence is None or trial.equivalence.status != "different"
+        return trial is None or not trial.is_wrong
 
     def is_advisable(self, name: str, than: str) -> bool:
         """Whether one configuration may be advised instead of another: certainly faster, right, and beaten by none."""
@@ -216,8 +208,8 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
     best = max(slow, key=lambda ratio: ratio.median)
     others = len({ratio.name for ratio in slow}) - 1
     start = joined((None if best.verdict == INCONCLUSIVE else "no faster", against), " ")
-    rest = f"; {count_of(others, 'other')} no better" if others else ""
-    return joined((start, speed_words(best) + rest), ": ")
+    rest = f"{count_of(others, 'other')} no better" if others else None
+    return joined((joined((start, speed_words(best)), ": "), rest))
 
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
@@ -234,8 +226,7 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
     if not chosen or any(map(is_this, chosen)) or not times.is_advisable(advice.configuration, name):
         return None
-    ratio = times.ratio(advice.configuration)
-    return f"use {shown(advice.configuration)}" + ("" if ratio is None else f": {gain_words(ratio)}")
+    return f"use {shown(advice.configuration)}{phrase(': {}', times.ratio(advice.configuration), gain_words)}"
 
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.answer import Finding
-from layoutdoctor.examination.counts import places_of, sum_of_known
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Convolution,
+    Diagnosis,
+    Finding,
+    FxNode,
+    LayoutBreaker,
+    Severity,
+)
+from layoutdoctor.examination.counts import Place, places_of, sum_of_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from importlib.abc import Traversable
 
-    from layoutdoctor.diagnosis.answer import Severity
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, FxNode, LayoutBreaker
-    from layoutdoctor.examination.counts import Place
-
-    Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
+Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Convolution, Decision, Diagnosis, Graph, Trial
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.words import joined, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph
-    from layoutdoctor.diagnosis.trial import Trial
 
 WAYS_AROUND = (FORCED, "inductor-channels-last")
 UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever the forward was, until torch 2.15

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Convolution,
+    Decision,
+    Diagnosis,
+    FxNode,
+    Graph,
+    InputTensor,
+    Kernel,
+    Layout,
+    MemoryFormat,
+    Severity,
+    Size,
+    Trial,
+)
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Severity
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision, FxNode, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat, Size
-    from layoutdoctor.diagnosis.subject import InputTensor
-    from layoutdoctor.diagnosis.trial import Trial
 
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02
@@ -84,8 +88,7 @@ def has_backward(trial: Trial) -> bool:
     if any(c.tensor == "gradient" or _BACKWARD.search(c.op or "") for c in all_conversions_of(trial)):
         return True
     names = {name for kernel in kernels_of(trial) for name in (kernel.name, kernel.op or "")}
-    totals = trial.kernels.totals if trial.kernels is not None else ()
-    names.update(total.name for total in totals if total.kind in ("kernel", "operation"))
+    names.update(total.name for total in trial.kernel_summary.totals if total.kind in ("kernel", "operation"))
     return any(kernel.backward for kernel in kernels_of(trial)) or any(_BACKWARD.search(name) for name in names)
 
 
@@ -121,7 +124,7 @@ def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, 
 # ------------------------------------------------------------------------------------------------------ kernels
 def kernels_of(trial: Trial) -> tuple[Kernel, ...]:
     """The kernel list of a trial; empty if it was not recorded."""
-    return trial.kernels.kernels if trial.kernels is not None else ()
+    return trial.kernel_summary.kernels
 
 
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:

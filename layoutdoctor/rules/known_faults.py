@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, FxNode, Graph, Kernel, Severity, Trial
 from layoutdoctor.examination.advice.choice import is_far_off
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
+from layoutdoctor.rules.base import Placed
 from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
 from layoutdoctor.rules.outputs import output_changes
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from layoutdoctor.diagnosis.answer import Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, FxNode, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.rules.base import Placed
 
 
 @dataclass(frozen=True)

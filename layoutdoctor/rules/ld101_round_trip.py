@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, RedundantPair, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
 from layoutdoctor.examination.counts import all_conversions_of, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
@@ -21,14 +22,6 @@ from layoutdoctor.words import (
     listing,
     op_words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 # The first conversion goes out of the layout that the library computes in, or into it.
 _OUT = ("to_contiguous", "from_blocked")

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Graph, Layout, Trial
 from layoutdoctor.examination.counts import conversions_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import PROOF_WORDS, count_of, joined, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
 
 _LOSS_SHARE = 0.05  # packed weights save more than the scatter of ratios
 _EXPECTED = "expected in training, where each step changes the weights; a larger batch makes it a smaller part"

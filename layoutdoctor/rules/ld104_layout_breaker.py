@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, LayoutBreaker, MemoryFormat, Trial
 from layoutdoctor.diagnosis.layout import dispatched_format
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import OFF, Times, advised, alternative_words, channels_last_ways
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import LayoutBreaker
-    from layoutdoctor.diagnosis.layout import MemoryFormat
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, phrase, shown, speed_words
 
 _CONVOLUTION_CALL = re.compile(r"(aten::)?(conv(_transpose)?\dd|convolution)")
 _MODULES_NAMED = 3
@@ -127,7 +118,7 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     where = f"{listing(lost)} lost at {count_of(len(calls), f'{breakers[0].op} {unit}')}"
     lines = distinct(line_words(b.location) for b in breakers if b.location is not None)
     places = listing(distinct(b.module for b in breakers), _MODULES_NAMED) or listing(lines, _LINES_NAMED)
-    there = f" ({places})" if places else ""
+    there = phrase(" ({})", places)
     what = joined((where + there, worst.reason), ": ")
     if _is_foreign(worst):  # its reason is what a reader needs first
         what = joined((where, worst.reason), ": ") + there
@@ -175,7 +166,11 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         advice = _VIEW_ADVICE
     else:
         advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else chosen)
-    other = times.clean_alternative(trial, lambda candidate: _is_without(candidate, breaker))
+
+    def keeps_it(other: Trial) -> bool:
+        return evidence.is_recorded(other) and all(_op(one) != op for graph in other.graphs for one in graph.breakers)
+
+    other = times.clean_alternative(trial, keeps_it)
     if other is not None:
         return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
     if advice == _COMPILED_ADVICE:
@@ -213,12 +208,6 @@ def _converts_nothing_inside(trial: Trial, like: Trial) -> bool:
     is_known = trial.status == "ok" and bool(trial.graphs) and all(g.hook_failure is None for g in trial.graphs)
     is_like = is_known and trial.configuration.backend == like.configuration.backend
     return is_like and all(conversion.role != "interior" for conversion in found)
-
-
-def _is_without(trial: Trial, breaker: LayoutBreaker) -> bool:
-    """Whether a trial is known to have no breaker of that kind."""
-    others = (other for graph in trial.graphs for other in graph.breakers)
-    return evidence.is_recorded(trial) and all(_op(other) != _op(breaker) for other in others)
 
 
 LD104 = Rule("LD104", "layout-breaker", layout_breakers)

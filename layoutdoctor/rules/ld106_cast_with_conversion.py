@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Kernel, Trial
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import DTYPES, count_of, distinct, joined, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
 
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _COMPUTED_IN = frozenset({"float64", "float32", "float16", "bfloat16"})

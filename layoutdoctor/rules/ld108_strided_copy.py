@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_call_out_of_channels_last
 from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.examination.counts import launch_count, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 _LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, KernelSummary, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
 from layoutdoctor.examination.kernels.evidence import kernel_class
@@ -26,15 +27,6 @@ from layoutdoctor.words import (
     op_words,
     plural,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
-    from layoutdoctor.diagnosis.trial import Trial
 
 # Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
 # or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.

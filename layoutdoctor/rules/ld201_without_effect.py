@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
@@ -13,51 +14,33 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.units import format_bytes, format_seconds
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, phrase, shown, speed_words
 
 
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
-        idle = [card for card in evidence.cards_of(trial.graphs) if _is_idle(card)]
+        applied = [card for card in trial.decisions if card.applied and card.convolution_count]
+        idle = [c for c in applied if not c.channels_last_convolution_count and not is_one_dimensional(c)]
         if not idle or not leaves_layouts_to_inductor(trial):
             continue
         convolutions = [convolution for decision in idle for convolution in decision.convolutions]
         if are_products(diagnosis, trial, convolutions) and not _returned_of(diagnosis, trial)[1]:
             return
         count = sum(decision.convolution_count for decision in idle)
-        reach = f"layout optimization reaches 0 of {count_of(count, 'convolution')}{_rank_words(convolutions)}"
+        ranks = {convolution.rank for convolution in convolutions}
+        why = " (only 2-D)" if ranks and not ranks & {None, 2} else ""
+        reach = f"layout optimization reaches 0 of {count_of(count, 'convolution')}{why}"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
             trial.name,
             joined((reach, _returned_words(diagnosis, trial))),
-            _by_hand(diagnosis, trial, {convolution.rank for convolution in convolutions}),
+            _by_hand(diagnosis, trial, ranks),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
             at=convolutions[0] if convolutions else None,
         )
         return
-
-
-def _is_idle(decision: Decision) -> bool:
-    """Whether an applied optimization made no convolution channels-last."""
-    is_applied = bool(decision.applied and decision.convolution_count)
-    return is_applied and not decision.channels_last_convolution_count and not is_one_dimensional(decision)
-
-
-def _rank_words(convolutions: Sequence[Convolution]) -> str:
-    """The reason, as Inductor's rule covers 2-D only; empty if some are 2-D, or a rank was not recorded."""
-    ranks = {convolution.rank or 0 for convolution in convolutions}
-    return "" if not ranks or ranks & {0, 2} else " (only 2-D)"
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
@@ -85,11 +68,8 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
 
 
 def _cost_words(conversions: Sequence[Conversion]) -> str:
-    seconds = sum_of_known(c.seconds for c in conversions if not c.fused)
-    moved = sum_of_known(c.bytes_moved for c in conversions)
-    words = None if moved is None else format_bytes(moved)
-    words = words if seconds is None else format_seconds(seconds)
-    return f" ({words})" if words else ""
+    time = phrase(" ({})", sum_of_known(c.seconds for c in conversions if not c.fused), format_seconds)
+    return time or phrase(" ({})", sum_of_known(c.bytes_moved for c in conversions), format_bytes)
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.vetoes import deciding_convolutions, veto_finding, vetoed_graphs
-from layoutdoctor.words import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.words import listing, phrase
 
 
 def vetoes_as_a_whole(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -21,10 +16,9 @@ def vetoes_as_a_whole(diagnosis: Diagnosis) -> Iterator[Finding]:
     rules = ("few-convolutions", "small-channels", "weighted-flops", "not-said")
     for trial, graph, decision in vetoed_graphs(diagnosis, rules):
         where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]
-        names = [convolution_words(convolution) for convolution in deciding_convolutions(decision)]
+        deciding = listing(map(convolution_words, deciding_convolutions(decision)), 2)
         message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
-        message += f"; decided by {listing(names, 2)}" if names else ""
-        yield veto_finding(LD202, diagnosis, trial, decision, message)
+        yield veto_finding(LD202, diagnosis, trial, decision, message + phrase("; decided by {}", deciding))
 
 
 LD202 = Rule("LD202", "layout-optimization-vetoed", vetoes_as_a_whole)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
+from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, FxNode, InputTensor, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import count_by_tensor, counted_conversions, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_convolution
-from layoutdoctor.words import count_of, distinct, joined, listing, shape_words, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.subject import Configuration, InputTensor
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shape_words, speed_words
 
 
 def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -29,18 +21,17 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
     if baseline is None or gain is None or not tensors:
         return
-    now, left = _converted(baseline), _converted(diagnosis.find_trial(gain.name))
-    fewer = [kind for kind in now if now[kind] > left.get(kind, 0)]
+    ways = baseline, diagnosis.find_trial(gain.name)
+    now, left = (count_by_tensor(counted_conversions(way)) if way is not None else {} for way in ways)
+    fewer = [kind for kind in ("activation", "weight") if now.get(kind, 0) > left.get(kind, 0)]
     conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
     names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-    converted = None
-    if conversions:
-        cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
-        count = listing([count_of(now[kind], kind) for kind in fewer])
-        converted = joined((f"{count} converted on every call", cost), ", ")
-    message = (f"input that is not {' or '.join(formats)}: {listing(names)}", speed_words(gain), converted)
-    cure, measured = verified_cure(diagnosis), baseline.measurement
+    converted = phrase("{} converted on every call", listing(count_of(now[kind], kind) for kind in fewer))
+    cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
+    start = f"input that is not {' or '.join(formats)}: {listing(names)}"
+    message = (start, speed_words(gain), joined((converted, cost), ", "))
+    cure = verified_cure(diagnosis)
     is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
@@ -49,7 +40,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
-        seconds=None if measured is None else measured.median_seconds * (1 - 1 / gain.median),
+        seconds=None if baseline.seconds is None else baseline.seconds * (1 - 1 / gain.median),
         bytes_moved=sum_of_known(c.bytes_moved for c in conversions),
     )
 
@@ -70,12 +61,6 @@ def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
 
 def _is_channels_last(cure: Configuration) -> bool:
     return cure.input_format == "channels_last"
-
-
-def _converted(trial: Trial | None) -> dict[str, int]:
-    """How many activations and weights are converted."""
-    counts = count_by_tensor(counted_conversions(trial)) if trial is not None else {}
-    return {kind: counts[kind] for kind in ("activation", "weight") if kind in counts}
 
 
 def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:

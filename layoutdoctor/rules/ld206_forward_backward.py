@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Decision, Diagnosis, Finding, Graph, Ratio, Trial
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
@@ -19,15 +20,6 @@ from layoutdoctor.rules.advice import (
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import count_of, joined, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Ratio
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Decision, Graph
-    from layoutdoctor.diagnosis.trial import Trial
 
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision. The one
 # of a transposed convolution comes with its first dimensions exchanged, and nothing shows which tensor it is.

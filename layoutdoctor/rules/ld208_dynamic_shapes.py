@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Size
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.vetoes import measured_words, veto_finding, vetoed_graphs
 from layoutdoctor.words import count_of, joined, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.layout import Size
 
 
 def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Layout, LayoutBreaker
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import nodes_by_name
 from layoutdoctor.rules.outputs import OutputChange, output_changes
 from layoutdoctor.units import format_seconds, sum_if_all_known
-from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, LayoutBreaker
-    from layoutdoctor.diagnosis.layout import Layout
+from layoutdoctor.words import distinct, joined, layout_words, line_words, listing, phrase, shown
 
 
 def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -33,18 +26,14 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         seconds = _seconds_back(diagnosis, [change for change in changes if change.trial is first.trial])
         outputs = listing(distinct(f"output {change.number}" for change in changes))
         names = listing(distinct(shown(change.trial.name) for change in changes), 1)
-        line = line_words(breaker.location) if breaker is not None and breaker.location is not None else None
-        estimate = ""
-        if seconds is not None:
-            whole = first.trial.kernel_seconds
-            estimate = f", an estimated {format_seconds(seconds)}"
-            estimate += f" beside {format_seconds(whole)} kernel time" if whole is not None else ""
+        beside = phrase(" beside {} kernel time", first.trial.kernel_seconds, format_seconds)
+        estimate = phrase(f", an estimated {{}}{beside}", seconds, format_seconds)
         known = f"the time leaves out the conversion back{estimate} (pytorch #114070)"
         if "contiguous_format" not in first.expected.memory_formats:
-            known = f"pytorch #197109 is such a case{f'; conversion back{estimate}' if estimate else ''}"
+            known = f"pytorch #197109 is such a case{phrase('; conversion back{}', estimate)}"
         message = (
             f"{outputs}: {returned} under {names}, {expected} under {shown(eager)}, with equal values",
-            None if breaker is None else f"lost at {breaker.op}{f' ({line})' if line is not None else ''}",
+            phrase("lost at {}", breaker, lambda one: f"{one.op}{phrase(' ({})', one.location, line_words)}"),
             known,
         )
         yield LD209.finding(

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Convolution, Decision, Diagnosis, Finding, Trial
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import are_products, is_one_dimensional, leaves_layouts_to_inductor
 from layoutdoctor.words import count_of, distinct, joined, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Graph, Trial
 from layoutdoctor.examination.counts import Place, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
 from layoutdoctor.words import distinct, joined, layout_words, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.diagnosis.trial import Trial
 
 # Both graphs, the exit of the first, the entry of the second.
 _Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from packaging.version import InvalidVersion, Version
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.known_faults import KNOWN_FAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
@@ -11,13 +12,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of
 from layoutdoctor.units import format_bytes
-from layoutdoctor.words import joined, layout_words, op_words, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.words import joined, layout_words, op_words, phrase, shape_words
 
 
 def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -39,8 +34,7 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"{made}) in a contiguous model, so that another kernel runs"
         )
         more = f"{len(found) - 1} more like it" if len(found) > 1 else None
-        moved = tensor_bytes(layout, first.dtype, first.dtype)
-        copy = f" of {format_bytes(moved)}, read and written" if moved is not None else ""
+        copy = phrase(" of {}, read and written", tensor_bytes(layout, first.dtype, first.dtype), format_bytes)
         yield LD302.finding(
             trial.name,
             joined((message, wording.cost_words(trial, seconds), more)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, Finding, Kernel, Trial
 from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, severity_of_gain
@@ -14,15 +15,6 @@ from layoutdoctor.rules.decisions import convolution_words
 from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, joined, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
 
 _GROUPS = re.compile(r"(?:^|_)g(\d+)(?=mb|ic)")  # g32mb4_ic256oc256_ih56..., as oneDNN writes it
 _SLOWER_CONVOLUTION = 2.0

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Kernel, Severity, Trial
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import kernels_of, node_of
-from layoutdoctor.words import count_of, distinct, listing, op_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, listing, op_words, phrase, shown
 
 _LEAST_SHARE_OF_FALLBACKS = 0.10
 _REFERENCE = re.compile(r"(^|:)ref(:|$)")
@@ -33,12 +26,13 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
         dtypes = listing(distinct(node.dtype for node in nodes))
         modules = listing(distinct(node.module for node in nodes))
-        where, times = f" ({modules})" if modules else "", Times(diagnosis)
+        cost = wording.cost_words(trial, evidence.seconds_of(kernels))
+        times = Times(diagnosis)
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
             f"code that is not made to be fast ({listing(codes)}): {count_of(len(kernels), 'call')}"
-            f"{f' in {dtypes}' if dtypes else ''}{where}, {wording.cost_words(trial, evidence.seconds_of(kernels))}",
+            f"{phrase(' in {}', dtypes)}{phrase(' ({})', modules)}, {cost}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, kernels),
             evidence=codes,
@@ -56,7 +50,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
 def _fallbacks(trial: Trial) -> list[Kernel]:
     """The dearest first."""
     # Without oneDNN's log its primitives may run in there.
-    is_logged = trial.kernels is not None and "onednn_log" in trial.kernels.sources
+    is_logged = "onednn_log" in trial.kernel_summary.sources
     found = [
         kernel
         for kernel in evidence.kernels_of(trial)

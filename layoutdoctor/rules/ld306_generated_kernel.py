@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding, FxNode, Size, Trial
 from layoutdoctor.examination.counts import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
@@ -13,16 +15,7 @@ from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, 
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, joined, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, phrase, shape_words, shown
 
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
@@ -73,7 +66,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     worst, *others = rows
     slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
     threads = threads_started_in_loops(worst.source or "")
-    times = "" if threads is None else f", {threads:,} times"
+    times = phrase(", {} times", threads, "{:,}".format)
     facts = (
         f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
         f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",

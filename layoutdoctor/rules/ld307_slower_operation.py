@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding
 from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
 from layoutdoctor.rules.advice import use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import joined, layout_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Account, AccountRow, Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:

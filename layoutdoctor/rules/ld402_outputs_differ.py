@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, Severity, Trial
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import joined, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding, Severity
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import joined, phrase, shown
 
 
 def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per trial whose outputs differ."""
     for trial in evidence.own_trials(diagnosis):
-        if trial.equivalence is not None and trial.equivalence.status == "different":
+        seen = trial.equivalence
+        if seen is not None and trial.is_wrong:
             cause, advice = _cause(diagnosis, trial)
             is_error = trial is wrong_baseline(diagnosis) and is_far_off(trial)
-            seen = trial.equivalence
-            detail = f" ({seen.detail})" if seen.detail else ""
-            what = f"different outputs: {shown(trial.name)} against the {seen.reference or 'eager'} reference{detail}"
+            reference = f"{seen.reference or 'eager'} reference{phrase(' ({})', seen.detail)}"
+            what = f"different outputs: {shown(trial.name)} against the {reference}"
             severity: Severity = "error" if is_error else "warning"
             yield LD402.finding(trial.name, joined((what, cause)), advice, severity=severity)
 
@@ -51,7 +45,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     same = msgspec.structs.replace(trial.configuration, name="", layout_optimization="off")
     for other in evidence.own_trials(diagnosis):
         is_same = other is not trial and msgspec.structs.replace(other.configuration, name="") == same
-        if is_same and other.equivalence is not None and other.equivalence.status == "equal":
+        if is_same and other.is_right:
             return (
                 f"{shown(other.name)} does not differ, so it comes with layout optimization",
                 'compile with options={"layout_optimization": False} until torch is mended; '

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, TensorKind, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, launch_count, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, is_call_out_of_channels_last
-from layoutdoctor.words import count_of, distinct, joined, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, line_words, listing, phrase, shown
 
 _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
@@ -42,7 +35,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
         calls = by_trial.values()
         # The baseline if the call is a step of its own there, else the trial in which it costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
-        trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost_of_call(call[1]))
+        trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost(call[1]))
         seconds = sum_of_known(c.seconds for c in conversions)
         if _leaves_channels_last(conversions) or evidence.takes_at_least(trial, seconds, evidence.NEGLIGIBLE_SHARE):
             part = _part_words(trial, conversions, counts[trial.name])
@@ -62,9 +55,8 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
     ]
 
 
-def _cost_of_call(conversions: Sequence[Conversion]) -> tuple[float, int]:
-    moved = sum_of_known(c.bytes_moved for c in conversions if not c.fused)
-    return (sum_of_known(c.seconds for c in conversions) or 0.0, moved or 0)
+def _cost(conversions: Sequence[Conversion]) -> tuple[float, int]:
+    return sum(c.seconds or 0.0 for c in conversions), sum(c.bytes_moved or 0 for c in conversions if not c.fused)
 
 
 def _leaves_channels_last(conversions: Sequence[Conversion]) -> bool:
@@ -82,8 +74,7 @@ def _finding_about_call(
         for name in c.required_by
         if not evidence.is_convolution_named(name, evidence.nodes_of_graph(trial, c.graph))
     )
-    place = f" in {first.module}" if first.module is not None else ""
-    place = place if first.location is None else f" at {line_words(first.location)}"
+    place = phrase(" at {}", first.location, line_words) or phrase(" in {}", first.module)
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))
     call, tensor = _call_words(trial, first), f"{formats} tensor ({wording.shape_of(first.source)})"
     is_assignment = _called(trial, first) == _ASSIGNMENT

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Graph, Layout, MemoryFormat, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -11,16 +12,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
-from layoutdoctor.words import count_of, distinct, joined, line_words, shown, speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import count_of, distinct, joined, line_words, phrase, shown, speed_words
 
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
@@ -120,10 +112,10 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
     conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
     costs = (count_of(len(conversions), "conversion"), wording.conversion_cost_words(trial, conversions))
     wanted, name = channels_last_only(flip.layout) or "channels_last", flip.called or base_name(flip.target)
-    line = line_words(flip.location) if flip.location is not None else None
-    known = joined((name if flip.module is not None else None, line), ", ")
-    place = (flip.module or name) + (f" ({known})" if known else "")
-    message = f"{wanted} in a contiguous model after {place}: {_count_words(graph)}"
+    known = joined((name if flip.module else None, phrase("{}", flip.location, line_words)), ", ")
+    message = (
+        f"{wanted} in a contiguous model after {flip.module or name}{phrase(' ({})', known)}: {_count_words(graph)}"
+    )
     return LD502.finding(
         trial.name,
         joined((message, joined(costs, ", ") if conversions else None)),

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Convolution, Diagnosis, Finding
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, listing, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution
 
 FOLDED = (
     "y = torch.nn.functional.conv2d(x[:, :, ::conv.stride[0]].transpose(1, 2).flatten(0, 1), conv.weight.squeeze(2), "

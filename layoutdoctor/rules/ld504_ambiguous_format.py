@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, GradientLayout, Layout, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
 from layoutdoctor.words import count_of, distinct, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import GradientLayout, Trial
 
 _NAMED = 3
 _OFF = "inductor-layout-opt-off"

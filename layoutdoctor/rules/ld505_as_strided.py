@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Trial
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name
-from layoutdoctor.rules import evidence
+from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import first_input, nodes_by_name
-from layoutdoctor.words import distinct, line_words, listing, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import distinct, line_words, listing, phrase, shown
 
 _CALL = "as_strided"
 _VIEWS = ALIASES | set(
@@ -34,10 +27,9 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial, found in evidence.first_showing(trials, _raw_reads):
         lines = listing(distinct(line_words(n.location) for n, _ in found if n.location is not None), 3)
         calls = "as_strided" if len(found) == 1 else f"{len(found)} calls of as_strided"
-        calls += f" at {lines}" if lines else ""
         value, source = "activations", found[0][1]
         if len(found) == 1 and source is not None:
-            value = source.name + (f" ({shape_words(source.layout.shape)})" if source.layout is not None else "")
+            value = f"{source.name}{phrase(' ({})', wording.shape_of(source.layout))}"
         different = [
             shown(other.name)
             for other in evidence.own_trials(diagnosis)
@@ -45,8 +37,8 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
         ]
         yield LD505.finding(
             trial.name,
-            f"raw storage of {value} read by {calls}: comparing memory formats is unsafe"
-            + (f"; different outputs: {listing(different)}" if different else ""),
+            f"raw storage of {value} read by {calls}{phrase(' at {}', lines)}: comparing memory formats is unsafe"
+            f"{phrase('; different outputs: {}', different, listing)}",
             "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
             "memory format that the model was written for",
             severity="warning",

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import Place
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import count_of, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.words import count_of, line_words, listing, phrase, shown
 
 
 def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -21,13 +16,12 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
         t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.cause == "refused_view"
     }
     place = next((failure.location for failure in failures.values() if failure.location is not None), None)
-    where = f" at {line_words(place)}" if place is not None else ""
-    code = f" ({place.code})" if place is not None and place.code else ""
+    where = phrase(" at {}", place, line_words) + phrase(" ({})", place and place.code)
     names = list(failures)
     if failures:
         yield LD507.finding(
             names[0],
-            f"`.view`{where}{code} on memory that is not contiguous: {count_of(len(names), 'configuration')} failed "
+            f"`.view`{where} on memory that is not contiguous: {count_of(len(names), 'configuration')} failed "
             f"({listing(map(shown, names), 3)})",
             "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
             severity="warning",

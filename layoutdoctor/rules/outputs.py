@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Diagnosis, Layout, Trial
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.rules import evidence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,7 @@ def output_changes(diagnosis: Diagnosis) -> Iterator[OutputChange]:
     """Outputs with equal values whose bytes lie in another order than eager's on the same formats."""
     for trial in diagnosis.trials:
         equivalence, eager = trial.equivalence, evidence.eager_of_same_formats(diagnosis, trial)
-        if eager is None or eager.equivalence is None or equivalence is None or equivalence.status != "equal":
+        if equivalence is None or not trial.is_right or eager is None or eager.equivalence is None:
             continue
         pairs = zip(eager.equivalence.output_layouts, equivalence.output_layouts, strict=False)
         for number, (expected, returned) in enumerate(pairs):

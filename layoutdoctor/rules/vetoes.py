@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
 
+from layoutdoctor.diagnosis import Convolution, Decision, Diagnosis, Finding, Graph, Trial
 from layoutdoctor.diagnosis.answer import EQUAL, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, other_cure, refusal, severity_of_gain
+from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import speed_words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph
-    from layoutdoctor.diagnosis.trial import Trial
-    from layoutdoctor.rules.base import Rule
 
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
+from layoutdoctor.diagnosis import Conversion, ConversionDirection, Layout, RedundantPair, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import distinct, joined, listing, shape_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection, RedundantPair
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import distinct, joined, listing, phrase, shape_words
 
 Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
@@ -70,7 +65,7 @@ def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
 
 def moved_words(bytes_moved: int | None) -> str | None:
     """``"6.12 MiB moved"``; None if not recorded."""
-    return None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
+    return phrase("{} moved", bytes_moved, format_bytes) or None
 
 
 # ------------------------------------------------------------------------------------------------------- counts
@@ -119,7 +114,7 @@ def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:
 
 def shape_of(layout: Layout | None) -> str:
     """A layout's shape; empty if not recorded."""
-    return shape_words(layout.shape) if layout is not None else ""
+    return phrase("{}", layout, lambda one: shape_words(one.shape))
 
 
 # ------------------------------------------------------------------------------------------------------ formats

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping  # noqa: TC003  # a call is read from messages, by its annotations
+from collections.abc import Mapping  # a call is read from messages, by its annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK

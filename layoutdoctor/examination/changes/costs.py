@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, KernelSummary, Trial
 from layoutdoctor.diagnosis.comparison import (
     Amount,
     ConversionChange,
@@ -18,15 +19,6 @@ from layoutdoctor.diagnosis.comparison import (
 from layoutdoctor.examination.counts import counted_conversions, launch_count, parts_of_pairs, sum_seconds
 from layoutdoctor.units import format_seconds, format_significant, sum_if_all_known
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.trial import Trial
-
-
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this share may be the same conversions at another clock rate."""
 
@@ -37,12 +29,13 @@ COUNT_TOLERANCE = 0.5
 """Fewer additional conversions per step than this come from a step that was recorded in part."""
 
 _Change = TypeVar("_Change", bound=CostChange)
+Quantity = TypeVar("Quantity", float, float | None)
 _Fields = Mapping[str, Callable[[Any], object]]
 """The fields by which conversions or round trips of two runs are the same, each with its value of one of them."""
 
 _OF_CONVERSION: _Fields = {
     **{name: attrgetter(name) for name in ("owner", "direction", "tensor", "op", "module")},
-    "shape": lambda conversion: _shape_of(conversion),
+    "shape": lambda conversion: layout.shape if (layout := conversion.source or conversion.target) else None,
 }
 _OF_ROUND_TRIP: _Fields = {
     **{name: attrgetter(name) for name in ("kind", "module", "between")},
@@ -50,14 +43,14 @@ _OF_ROUND_TRIP: _Fields = {
 }
 
 
-def recorded_by_one(old: Trial | None, new: Trial | None) -> frozenset[str]:
+def recorded_by_one(old: Trial, new: Trial) -> frozenset[str]:
     """
     The fields among ``op``, ``module`` and ``shape`` that only one of two runs recorded for its conversions.
 
     Conversions are not matched by these fields: otherwise no conversion of one run would match one of the other. Empty
     if a run has no conversions.
     """
-    return _recorded_by_one(_OF_CONVERSION, _conversions_of(old), _conversions_of(new))
+    return _recorded_by_one(_OF_CONVERSION, counted_conversions(old), counted_conversions(new))
 
 
 def _recorded_by_one(fields: _Fields, *runs: Sequence[Any]) -> frozenset[str]:
@@ -68,52 +61,46 @@ def _recorded_by_one(fields: _Fields, *runs: Sequence[Any]) -> frozenset[str]:
     )
 
 
-def costs_of(trial: Trial | None, parts: int = 1) -> Costs:
+def costs_of(trial: Trial, parts: int = 1) -> Costs:
     """
     The costs of a run.
 
     Args:
         parts: The number of steps to divide by.
     """
-    kernels = trial.kernels if trial is not None else None
-    conversions, pairs = _conversions_of(trial), _pairs_of(trial)
+    kernels, conversions, pairs = trial.kernel_summary, counted_conversions(trial), trial.redundant_pairs
     return Costs(
-        kernel_count=per(kernels.count if kernels is not None else 0, parts),
-        kernel_seconds=_per(kernels.seconds if kernels is not None else None, parts),
+        kernel_count=per(kernels.count, parts),
+        kernel_seconds=per(kernels.seconds, parts),
         conversion_count=per(launch_count(conversions), parts),
-        conversion_seconds=_per(sum_seconds(conversions), parts),
-        exposed_conversion_seconds=_per(_exposed_seconds(trial, conversions), parts),
-        convolution_seconds=_per(kernels.convolution_seconds if kernels is not None else None, parts),
+        conversion_seconds=per(sum_seconds(conversions), parts),
+        exposed_conversion_seconds=per(_exposed_seconds(kernels, conversions), parts),
+        convolution_seconds=per(kernels.convolution_seconds, parts),
         redundant_pair_count=per(len(pairs), parts),
-        redundant_pair_seconds=_per(
-            sum_if_all_known(0.0, *(p.seconds for p in parts_of_pairs(pairs, conversions))), parts
+        redundant_pair_seconds=per(
+            sum_if_all_known(0.0, *(part.seconds for part in parts_of_pairs(pairs, conversions))), parts
         ),
     )
 
 
-def _exposed_seconds(trial: Trial | None, conversions: Sequence[Conversion]) -> float | None:
+def _exposed_seconds(kernels: KernelSummary, conversions: Sequence[Conversion]) -> float | None:
     """The kernel list's sum for library conversions, if known, plus the others' times; exposed parts never overlap."""
-    kernels = trial.kernels if trial is not None else None
     own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
-    if libraries and kernels is not None and kernels.exposed_conversion_seconds is not None:
+    if libraries and kernels.exposed_conversion_seconds is not None:
         libraries = [kernels.exposed_conversion_seconds]
     return sum_if_all_known(0.0, *own, *libraries)
 
 
-def conversion_changes(
-    old: Trial | None, new: Trial | None, parts: tuple[int, int] = (1, 1)
-) -> tuple[ConversionChange, ...]:
+def conversion_changes(old: Trial, new: Trial, parts: tuple[int, int] = (1, 1)) -> tuple[ConversionChange, ...]:
     """The conversions of both runs, outer-joined by the fields that both recorded; largest difference first."""
-    runs = _conversions_of(old), _conversions_of(new)
+    runs = counted_conversions(old), counted_conversions(new)
     return _joined(ConversionChange, _OF_CONVERSION, runs, launch_count, parts)
 
 
-def round_trip_changes(
-    old: Trial | None, new: Trial | None, parts: tuple[int, int] = (1, 1)
-) -> tuple[RoundTripChange, ...]:
+def round_trip_changes(old: Trial, new: Trial, parts: tuple[int, int] = (1, 1)) -> tuple[RoundTripChange, ...]:
     """The round trips of both runs, outer-joined by the fields that both recorded; largest difference first."""
-    return _joined(RoundTripChange, _OF_ROUND_TRIP, (_pairs_of(old), _pairs_of(new)), len, parts)
+    return _joined(RoundTripChange, _OF_ROUND_TRIP, (old.redundant_pairs, new.redundant_pairs), len, parts)
 
 
 def _joined(
@@ -133,9 +120,7 @@ def _joined(
     changes = []
     for key, sides in groups.items():
         old, new = (
-            Amount(
-                count=per(count_of(own), part), seconds=_per(sum_if_all_known(*(item.seconds for item in own)), part)
-            )
+            Amount(count=per(count_of(own), part), seconds=per(sum_if_all_known(*(one.seconds for one in own)), part))
             if own
             else None
             for own, part in zip(sides, parts, strict=True)
@@ -178,26 +163,9 @@ def format_count(count: float) -> str:
     return str(round(count)) if float(count).is_integer() else format_significant(count)
 
 
-def per(amount: float, parts: int) -> float:
+def per(amount: Quantity, parts: int) -> Quantity:
     """An amount divided by the number of steps; divided by 1, an integer stays an integer in JSON."""
-    return amount if parts == 1 else amount / parts
-
-
-def _per(seconds: float | None, parts: int) -> float | None:
-    return None if seconds is None else per(seconds, parts)
-
-
-def _conversions_of(trial: Trial | None) -> tuple[Conversion, ...]:
-    return counted_conversions(trial) if trial is not None else ()
-
-
-def _pairs_of(trial: Trial | None) -> tuple[RedundantPair, ...]:
-    return trial.redundant_pairs if trial is not None else ()
-
-
-def _shape_of(conversion: Conversion) -> tuple[Size, ...] | None:
-    layout = conversion.source or conversion.target
-    return layout.shape if layout is not None else None
+    return amount if parts == 1 or amount is None else amount / parts
 
 
 _MACHINE = ("device", "device_name", "onednn_isa", "cpu_count", "thread_count")

@@ -9,11 +9,13 @@ differed by a factor of up to 3.3. The ratio of two configurations that ran side
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import FASTER, SEVERITIES, SLOWER, Ratio
+from layoutdoctor.diagnosis import Account, Diagnosis, Finding, Ratio, Trial
+from layoutdoctor.diagnosis.answer import FASTER, SEVERITIES, SLOWER
 from layoutdoctor.diagnosis.comparison import (
     WITH_RESULT,
     ComparedModel,
@@ -38,14 +40,7 @@ from layoutdoctor.examination.changes.costs import (
     round_trip_changes,
 )
 from layoutdoctor.units import format_ratio, sum_if_all_known
-from layoutdoctor.words import STATUS_WORDS, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import STATUS_WORDS, phrase, shown
 
 BETWEEN_RUNS = 0.05
 """The ratios of two diagnoses of one model may differ by this share; on a quiet machine they rarely do."""
@@ -82,16 +77,28 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
     )
 
 
+class _Both(NamedTuple):
+    """A configuration in both diagnoses, the old one first: its trials, and the trials that were measured for it."""
+
+    diagnoses: tuple[Diagnosis, Diagnosis]
+    trials: tuple[Trial, Trial]
+    measured: tuple[Trial, Trial]
+
+    @property
+    def by_age(self) -> tuple[tuple[str, Diagnosis, Trial], ...]:
+        """The age of each diagnosis, the diagnosis, and the measured trial."""
+        return tuple(zip(("old", "new"), self.diagnoses, self.measured, strict=True))
+
+
 def _compared_model(diagnosis: Diagnosis) -> ComparedModel:
-    recommendation, comparison = diagnosis.recommendation, diagnosis.comparison
     return ComparedModel(
         name=diagnosis.subject.name,
         created_at=diagnosis.created_at,
         mode=diagnosis.subject.mode,
         device=diagnosis.subject.device,
-        baseline=comparison.baseline if comparison is not None else None,
-        recommended=recommendation.configuration if recommendation is not None else None,
-        speedup=recommendation.speedup if recommendation is not None else None,
+        baseline=diagnosis.compared_with,
+        recommended=diagnosis.recommended_name,
+        speedup=diagnosis.speedup,
     )
 
 
@@ -119,49 +126,51 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
 def _trial_change(
     name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, *, is_alike: bool
 ) -> TrialChange:
-    before, after = old.find_trial(name), new.find_trial(name)
-    change = TrialChange(name=name, old=_compared_trial(old, name), new=_compared_trial(new, name))
-    if before is None or after is None:
-        return change
-    ratio, not_judged = _ratio_change(change, old, new, not_comparable)
-    change = msgspec.structs.replace(
-        change,
+    (once, before), (now, after) = _compared_trial(old, name), _compared_trial(new, name)
+    if once is None or now is None or before is None or after is None:
+        return TrialChange(name=name, old=before, new=after)
+    both = _Both((old, new), (once, now), (old.measured_trial(name) or once, new.measured_trial(name) or now))
+    ratio, not_judged = _ratio_change(both, before.ratio, after.ratio, not_comparable)
+    change = TrialChange(
+        name=name,
+        old=before,
+        new=after,
         change=ratio,
         not_judged=not_judged,
-        conversions=conversion_changes(before, after),
-        round_trips=round_trip_changes(before, after),
-        decisions=tuple(_decision_changes(before, after)),
-        account=_account(old, new, name),
+        conversions=conversion_changes(once, now),
+        round_trips=round_trip_changes(once, now),
+        decisions=tuple(_decision_changes(once, now)),
+        account=_account(both),
     )
-    losses = () if not_comparable is not None else tuple(_trial_losses(change, old, new, is_alike=is_alike))
-    return msgspec.structs.replace(change, losses=losses)
+    if not_comparable is not None or before.status not in WITH_RESULT:
+        return change
+    return msgspec.structs.replace(change, losses=tuple(_trial_losses(change, both, before, after, is_alike=is_alike)))
 
 
-def _compared_trial(diagnosis: Diagnosis, name: str) -> ComparedTrial | None:
-    trial, measured = diagnosis.find_trial(name), diagnosis.measured_trial(name)
+def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, ComparedTrial | None]:
+    """The trial of that name, and what is kept of it."""
+    trial = diagnosis.find_trial(name)
     if trial is None:
-        return None
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    measurement = measured.measurement if measured is not None else None
-    return ComparedTrial(
+        return None, None
+    measured = diagnosis.measured_trial(name) or trial
+    return trial, ComparedTrial(
         status=trial.status,
         same_as=trial.same_as,
-        seconds=measurement.median_seconds if measurement is not None else None,
-        ratio=next((ratio for ratio in ratios if measured is not None and ratio.name == measured.name), None),
+        seconds=measured.seconds,
+        ratio=diagnosis.ratios.get(measured.name),
         costs=costs_of(trial) if trial.kernels is not None or trial.is_static else None,
         failure=trial.failure.message if trial.failure is not None else None,
     )
 
 
 def _ratio_change(
-    change: TrialChange, old: Diagnosis, new: Diagnosis, not_comparable: str | None
+    both: _Both, before: Ratio | None, after: Ratio | None, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
     """The change of the ratio to the baseline, or why it is not judged; neither for the baseline or without times."""
-    trials = [diagnosis.measured_trial(change.name) for diagnosis in (old, new)]
-    if any(trial is None or trial.measurement is None for trial in trials) or [old.baseline, new.baseline] == trials:
+    is_baseline = all(trial is diagnosis.baseline for _, diagnosis, trial in both.by_age)
+    if is_baseline or any(trial.measurement is None for trial in both.measured):
         return None, None
-    problem = not_comparable or _problem_of(old, new, change.name)
-    before, after = (trial.ratio if trial is not None else None for trial in (change.old, change.new))
+    problem = not_comparable or _problem_of(both)
     if problem is not None or before is None or after is None:
         return None, problem or "it has no ratio to the baseline in one of both"
     low, high = after.low / before.high, after.high / before.low
@@ -169,16 +178,16 @@ def _ratio_change(
     return Ratio(name=after.name, low=low, median=after.median / before.median, high=high, verdict=verdict), None
 
 
-def _problem_of(old: Diagnosis, new: Diagnosis, name: str) -> str | None:
+def _problem_of(both: _Both) -> str | None:
     """Why the speed of a configuration cannot be judged."""
-    if old.comparison is None or new.comparison is None or old.comparison.baseline != new.comparison.baseline:
+    baselines = {diagnosis.compared_with for diagnosis in both.diagnoses}
+    if None in baselines or len(baselines) > 1:
         return "the two have no common baseline"
-    named = [trial for trial in (old.find_trial(name), new.find_trial(name)) if trial is not None]
-    if len({msgspec.json.encode(trial.configuration) for trial in named}) > 1:
+    if len({msgspec.json.encode(trial.configuration) for trial in both.trials}) > 1:
         return "the configuration has other options"
-    for age, diagnosis in (("old", old), ("new", new)):
-        for trial in (diagnosis.measured_trial(name), diagnosis.baseline):
-            if trial is not None and trial.equivalence is not None and trial.equivalence.status == "different":
+    for age, diagnosis, measured in both.by_age:
+        for trial in (measured, diagnosis.baseline):
+            if trial is not None and trial.is_wrong:
                 return f"the outputs of {trial.name} are wrong in the {age} one"
     return None
 
@@ -192,53 +201,36 @@ def _decision_changes(old: Trial, new: Trial) -> Iterator[DecisionChange]:
             yield DecisionChange(graph=graph.name, old=cards[0], new=cards[1])
 
 
-def _account(old: Diagnosis, new: Diagnosis, name: str) -> Account | None:
+def _account(both: _Both) -> Account | None:
     """The account of a configuration's slower trial against its faster trial; None if times are missing or close."""
-    aged = [
-        (trial.measurement.median_seconds, trial, f"{trial.name} ({age})")
-        for age, diagnosis in (("new", new), ("old", old))
-        if (trial := diagnosis.measured_trial(name)) is not None and trial.measurement is not None
-    ]
+    aged = [(trial.seconds, trial, age) for age, _, trial in reversed(both.by_age) if trial.seconds is not None]
     if len(aged) < 2:
         return None
-    (least, faster, faster_name), (most, slower, slower_name) = sorted(aged, key=lambda entry: entry[0])
-    if most < (1 + BETWEEN_RUNS) * least:
-        return None
-    found = account(slower, faster)
-    return found and msgspec.structs.replace(found, slower=slower_name, faster=faster_name)
+    (least, faster, of_faster), (most, slower, of_slower) = sorted(aged, key=lambda entry: entry[0])
+    found = account(slower, faster) if most >= (1 + BETWEEN_RUNS) * least else None
+    names = {"slower": f"{slower.name} ({of_slower})", "faster": f"{faster.name} ({of_faster})"}
+    return found and msgspec.structs.replace(found, **names)
 
 
-def _trial_losses(change: TrialChange, old: Diagnosis, new: Diagnosis, *, is_alike: bool) -> Iterator[str]:
-    if change.old is None or change.new is None or change.old.status not in WITH_RESULT:
+def _trial_losses(
+    change: TrialChange, both: _Both, before: ComparedTrial, after: ComparedTrial, *, is_alike: bool
+) -> Iterator[str]:
+    if after.status in STATUS_WORDS and after.status != "skipped":
+        yield f"{STATUS_WORDS[after.status]}, had a result before{phrase(': {}', after.failure)}"
+    if after.status not in WITH_RESULT:
         return
-    if change.new.status in STATUS_WORDS and change.new.status != "skipped":
-        why = f": {change.new.failure}" if change.new.failure else ""
-        yield f"{STATUS_WORDS[change.new.status]}, had a result before{why}"
-    if change.new.status not in WITH_RESULT:
-        return
-    took = own_ratio(change) if is_alike else None
+    took = change.own_ratio if is_alike else None
     # The ratio also falls if only the baseline became faster; in an equal environment, the times show it.
     if change.change is not None and change.change.verdict == SLOWER and (took is None or took < 1):
-        ratios = [format_ratio(ratio.median) for ratio in (change.new.ratio, change.old.ratio) if ratio is not None]
-        baseline = shown(new.comparison.baseline) if new.comparison is not None else ""
-        yield f"runs at {ratios[0]} the speed of {baseline} instead of {ratios[-1]}"
-    before, after = change.old.costs, change.new.costs
-    if before is None or after is None:
+        ratios = [format_ratio(ratio.median) for ratio in (after.ratio, before.ratio) if ratio is not None]
+        yield f"runs at {ratios[0]} the speed of {shown(both.diagnoses[1].baseline_name)} instead of {ratios[-1]}"
+    if before.costs is None or after.costs is None:
         return
     # The seconds of conversions come from the profiler and have no confidence interval: counts are judged instead.
-    trials = old.find_trial(change.name), new.find_trial(change.name)
-    if all(trial is not None and trial.is_static for trial in trials):
-        yield from more_than("layout conversion", before.conversion_count, after.conversion_count)
-    if "shape" not in recorded_by_one(*trials):
-        yield from more_than("round trip", before.redundant_pair_count, after.redundant_pair_count)
-
-
-def own_ratio(change: TrialChange) -> float | None:
-    """The old time over the new one; meaningful only if devices, thread counts and versions are equal."""
-    if change.old is None or change.new is None:
-        return None
-    before, after = change.old.seconds, change.new.seconds
-    return before / after if before and after else None
+    if all(trial.is_static for trial in both.trials):
+        yield from more_than("layout conversion", before.costs.conversion_count, after.costs.conversion_count)
+    if "shape" not in recorded_by_one(*both.trials):
+        yield from more_than("round trip", before.costs.redundant_pair_count, after.costs.redundant_pair_count)
 
 
 def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) -> Iterator[str]:
@@ -249,30 +241,28 @@ def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) ->
     for change in findings:
         is_worse = change.new_count > change.old_count and change.severity != "note" and not change.is_accepted
         if is_worse and change.code not in RESTS_ON_TIMES and change.configuration in (None, *names):
-            about = f" [{shown(change.configuration)}]" if change.configuration else ""
-            where = next((f" at {place}" for place in (change.module, change.place) if place), "")
+            about, where = phrase(" [{}]", change.configuration, shown), phrase(" at {}", change.module or change.place)
             number = f"{change.new_count} instead of {change.old_count}" if change.old_count else "new"
             yield f"{number} {change.severity} {change.code} {change.rule}{about}{where}"
 
 
 def _default_loss(trials: Sequence[TrialChange], new: Diagnosis) -> Iterator[str]:
     """A clause if the baseline became slower and most ratios to it rose: then the machine is not the cause."""
-    baseline = next((trial for trial in trials if new.comparison and trial.name == new.comparison.baseline), None)
-    took = own_ratio(baseline) if baseline is not None else None
+    took = next((trial.own_ratio for trial in trials if trial.name == new.compared_with), None)
     verdicts = [trial.change.verdict for trial in trials if trial.change is not None]
-    if baseline is not None and took and took * (1 + TIME_TOLERANCE) < 1 and 2 * verdicts.count(FASTER) > len(verdicts):
-        yield f"{shown(baseline.name)}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
+    if took and took * (1 + TIME_TOLERANCE) < 1 and 2 * verdicts.count(FASTER) > len(verdicts):
+        name = shown(new.baseline_name)
+        yield f"{name}: takes {format_ratio(1 / took)} as long, and most other configurations do not"
 
 
 def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> str | None:
     """Why the speed of the baseline or of a recommended configuration was not judged."""
     shared = {trial.name: trial for trial in trials if trial.has_both_results}
-    timed = {name for name, trial in shared.items() if own_ratio(trial)}
+    timed = {name for name, trial in shared.items() if trial.own_ratio}
     if not timed:
         return None if old.subject.target is not None else "no configuration was timed in both"
     for diagnosis in (old, new):
-        recommended = diagnosis.recommendation.configuration if diagnosis.recommendation is not None else None
-        for name in (diagnosis.comparison.baseline if diagnosis.comparison is not None else None, recommended):
+        for name in (diagnosis.compared_with, diagnosis.recommended_name):
             if name in shared and (name not in timed or shared[name].not_judged is not None):
                 why = shared[name].not_judged or "not timed in both"
                 return f"the time of {shown(name)} was not judged: {why}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis import Diagnosis, Total, TotalKind, Trial
 from layoutdoctor.diagnosis.comparison import Amount, ComparedTrace, Overlap, Regression, TotalChange, TraceComparison
 from layoutdoctor.examination.changes.costs import (
     conversion_changes,
@@ -23,12 +25,6 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Total, TotalKind
-    from layoutdoctor.diagnosis.trial import Trial
-
     _Matches = Mapping[TotalKind, Sequence["NameMatch"]]
 
 SMALL_OVERLAP = 0.25
@@ -58,10 +54,10 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
 
 class _Run(NamedTuple):
-    """One of the two traces: its trial, if it has kernels, its totals by kind and name, and its record."""
+    """One of the two traces: the trial that has its kernels, its totals by kind and name, and its record."""
 
     diagnosis: Diagnosis
-    trial: Trial | None
+    trial: Trial
     totals: Mapping[str, Mapping[str, Total]]
     parts: int
     compared: ComparedTrace
@@ -87,7 +83,7 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
         old=before.compared,
         new=after.compared,
         overlap=overlap,
-        is_same=before.trial is not None and old.trials == new.trials and not environment,
+        is_same=before.trial.kernels is not None and old.trials == new.trials and not environment,
         is_empty=is_known and not any(match.is_common for kind in KINDS for match in matches[kind]),
         unequal_work=unequal_work,
         environment=environment,
@@ -101,19 +97,19 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
 
 def _totals(diagnosis: Diagnosis) -> dict[str, dict[str, Total]]:
     found: dict[str, dict[str, Total]] = defaultdict(dict)
-    for trial in diagnosis.trials:
-        for total in trial.kernels.totals if trial.kernels is not None else ():
-            found[total.kind][total.name] = total
+    for total in (total for trial in diagnosis.trials for total in trial.kernel_summary.totals):
+        found[total.kind][total.name] = total
     return found
 
 
 def _run_of(diagnosis: Diagnosis, *, by_step: bool) -> _Run:
     totals = _totals(diagnosis)
-    trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), None)
-    failures = [f"no kernels: {trial.failure.message}" for trial in diagnosis.trials if trial.failure is not None]
-    kernels = trial.kernels if trial is not None else None
-    lacks = [lack.reason for lack in kernels.lacks] if kernels is not None else failures[:1] or ["no kernels"]
-    if kernels is not None and kernels.undecided_seconds:
+    trial = next((trial for trial in diagnosis.trials if trial.kernels is not None), diagnosis.trials[0])
+    kernels, lacks = trial.kernel_summary, [lack.reason for lack in trial.kernel_summary.lacks]
+    if trial.kernels is None:
+        failures = [f"no kernels: {one.failure.message}" for one in diagnosis.trials if one.failure is not None]
+        lacks = failures[:1] or ["no kernels"]
+    if kernels.undecided_seconds:
         undecided = f"{count_of(kernels.undecided_count, 'kernel')} ({format_seconds(kernels.undecided_seconds)})"
         lacks.append(f"whether {undecided} may convert a layout")
     step_count = len(totals["step"])

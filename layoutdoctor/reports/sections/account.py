@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
 from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, shape_words, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Account, AccountRow
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, phrase, shape_words, shown
 
 MOST_ROWS = 3
 _LONGEST = 125
@@ -60,9 +54,8 @@ def table_of_convolutions(account: Account) -> Table:
 
 
 def _convolution_name(row: AccountRow) -> str:
-    layout = row.slower_layout or row.faster_layout
-    shape = clean_name(shape_words(layout.shape)) if layout is not None else None
-    module = clean_name(row.module) if row.module is not None else None
+    shape = phrase("{}", row.slower_layout or row.faster_layout, lambda layout: clean_name(shape_words(layout.shape)))
+    module = phrase("{}", row.module, clean_name)
     return joined((module or row_name(row), shape, "backward" if row.backward and module else None), ", ")
 
 
@@ -134,7 +127,7 @@ def conversions_sentence(trial: Trial) -> str | None:
     if not trial.redundant_pairs:
         return words
     place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
-    there = f" ({clean_name(place)})" if place else ""
+    there = phrase(" ({})", place, clean_name)
     return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} whose conversions undo each other{there}"
 
 
@@ -186,15 +179,12 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
         f"{row_name(row)}, {row.count} places" if row.count > 1 else row_name(row),
         listing(map(clean_name, dict.fromkeys(places)), 3) or UNKNOWN,
         signed_seconds(row.seconds),
-        *(_seconds(seconds) for seconds in (row.slower_seconds, row.faster_seconds)),
+        *(
+            "nothing" if seconds == 0 else phrase("{}", seconds, format_seconds) or UNKNOWN
+            for seconds in (row.slower_seconds, row.faster_seconds)
+        ),
         clean(why),
     )
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return UNKNOWN
-    return format_seconds(seconds) if seconds else "nothing"
 
 
 def signed_seconds(seconds: float) -> str:

@@ -6,9 +6,11 @@ They word the record and decide nothing: if nothing was run or compared, nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import Diagnosis, Ratio, Trial
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, STATIC_SIZES, SYMBOLIC_SIZES
 from layoutdoctor.examination.advice.applying import compile_words
@@ -30,20 +32,12 @@ from layoutdoctor.reports.sections.wording import (
     clean_line,
     clean_name,
     failure_clause,
-    find_ratio,
     format_error,
     is_from_python,
     shown_name,
 )
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import be, count_of, gain_words, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import be, count_of, gain_words, listing, phrase
 
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
@@ -139,12 +133,10 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
 
     A configuration that ran in one process only is not named if others were started again.
     """
-    advice = diagnosis.recommendation
-    if advice is not None and advice.speedup is not None:
-        return advice.speedup
+    if diagnosis.speedup is not None:
+        return diagnosis.speedup
     eligible = eligible_names(diagnosis.trials)
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    right = [one for one in ratios if one.name in eligible]
+    right = [ratio for name, ratio in diagnosis.ratios.items() if name in eligible]
     started = [one for one in right if one.start_ratios]
     return max(started or right, key=lambda one: one.median, default=None)
 
@@ -179,30 +171,28 @@ def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
 
 
 def _claim_different(diagnosis: Diagnosis) -> str:
-    advice = diagnosis.recommendation
-    if advice is None or advice.configuration is None:
+    if diagnosis.recommended_name is None:
         return "Nothing can be recommended: all outputs differ from the reference"
-    ratio = advice.speedup
-    speed = "" if ratio is None else f", {gain_words(ratio)}"
+    speed = phrase(", {}", diagnosis.speedup, gain_words)
     trial = wrong_baseline(diagnosis) or diagnosis.baseline
     verb = "computes something else" if trial is not None and is_far_off(trial) else "is less exact than allowed"
-    return f"{_default(diagnosis)} {verb}: use {shown_name(advice.configuration)}{speed}"
+    return f"{_default(diagnosis)} {verb}: use {shown_name(diagnosis.recommended_name)}{speed}"
 
 
 def _claim_irrelevant(diagnosis: Diagnosis) -> str:
     reason = None if _has_no_convolution(diagnosis) else irrelevance(diagnosis)
     claim = f"Layouts do not matter here: {reason}" if reason else "The model has no convolution: layouts do not matter"
     trial = diagnosis.baseline
-    if trial is None or trial.measurement is None:
+    if trial is None or trial.seconds is None:
         return claim
-    return f"{claim}. {_default(diagnosis)} takes {format_seconds(trial.measurement.median_seconds)} per call"
+    return f"{claim}. {_default(diagnosis)} takes {format_seconds(trial.seconds)} per call"
 
 
 def _claim_not_compared(diagnosis: Diagnosis) -> str:
     measured = [
-        f"{shown_name(trial.name)}, {format_seconds(trial.measurement.median_seconds)} per call"
+        f"{shown_name(trial.name)}, {format_seconds(trial.seconds)} per call"
         for trial in diagnosis.trials
-        if trial.measurement is not None
+        if trial.seconds is not None
     ]
     if measured:
         others = {trial.status for trial in diagnosis.trials if trial.measurement is None}
@@ -210,7 +200,7 @@ def _claim_not_compared(diagnosis: Diagnosis) -> str:
         start = "All configurations run the same code" if is_same else "Nothing was compared"
         return f"{start}: {'; '.join(measured[:MOST_NAMED])}"
     failed = next((trial for trial in diagnosis.trials if trial.status not in ("ok", "same_as")), None)
-    return f"Nothing was measured{f': {shown_name(failed.name)} {failure_clause(failed)}' if failed else ''}"
+    return "Nothing was measured" + phrase(": {}", failed, lambda one: f"{shown_name(one.name)} {failure_clause(one)}")
 
 
 def _claim_static(diagnosis: Diagnosis) -> str:
@@ -249,10 +239,9 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
 
 
 def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, str]]:
-    advice = diagnosis.recommendation
+    free = diagnosis.without_freezing
     yield situation.why, why_sentence(diagnosis)
-    if advice is not None and advice.without_freezing is not None:
-        free = advice.without_freezing
+    if free is not None:
         best = "nothing is faster"
         if free.speedup is not None:
             best = f"{shown_name(free.configuration)}, {gain_words(free.speedup)}"
@@ -271,8 +260,8 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
 def _machine_sentence(diagnosis: Diagnosis) -> str:
     """The work of other programs and a change of the machine's speed, if they may have widened the intervals."""
     comparison, default = diagnosis.comparison, diagnosis.baseline
-    cores = comparison.other_cores if comparison is not None else None
-    found = [f"other programs used {cores:.1f} cores"] if cores and cores > WORTH_A_LINE_CORES else []
+    cores = comparison.other_cores or 0.0 if comparison is not None else 0.0
+    found = [f"other programs used {cores:.1f} cores"] if cores > WORTH_A_LINE_CORES else []
     if default is not None and default.measurement is not None:
         change = speed_change(default.measurement)
         if change > WORTH_A_LINE_CHANGE:
@@ -299,8 +288,7 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
     trial = diagnosis.measured_trial(diagnosis.recommended_name)
     if trial is not None:
         yield _error_words(trial)
-        advice = diagnosis.recommendation
-        free = advice.without_freezing if advice is not None else None
+        free = diagnosis.without_freezing
         unfrozen = diagnosis.measured_trial(free.configuration) if free is not None else None
         if times_less_exact(trial) and unfrozen is not None and not times_less_exact(unfrozen):
             yield f"without frozen weights {error_cell(unfrozen.equivalence)} ({shown_name(unfrozen.name)})"
@@ -308,27 +296,22 @@ def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
     if wrong is not None and wrong is not trial:
         yield f"{baseline_phrase(wrong.name)}: {_error_words(wrong)}"
     for other in diagnosis.trials:
-        ratio = find_ratio(diagnosis, other.name)
-        differs = other.equivalence is not None and other.equivalence.status == "different"
-        if differs and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
+        ratio = diagnosis.ratios.get(other.name)
+        if other.is_wrong and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
             yield f"{shown_name(other.name)}: {gain_words(ratio)}, but not right: {_error_words(other)}"
 
 
 def _error_words(trial: Trial) -> str:
     """How far outputs are from the reference, with eager mode's own error beside it."""
     seen = trial.equivalence
-    detail = f": {clean(seen.detail)}" if seen is not None and seen.detail else ""
+    detail = phrase(": {}", seen.detail if seen is not None else None, clean)
     if seen is None or seen.status == "not_checked":
         return f"outputs were not compared with a reference{detail}"
     gradients = ", gradients included" if seen.gradients_checked else ""
-    error, own = seen.relative_error, seen.eager_relative_error
-    if error is None:
-        error = seen.max_abs_error
-    if error is None:
+    if seen.error is None:
         return f"outputs are {seen.status}{detail}{gradients}"
-    words = f"largest error against {clean_name(seen.reference or 'the reference')} {format_error(error)}"
-    if own is not None:
-        words = f"{words}, eager mode itself {format_error(own)}"
+    words = f"largest error against {clean_name(seen.reference or 'the reference')} {format_error(seen.error)}"
+    words += phrase(", eager mode itself {}", seen.eager_relative_error, format_error)
     times = times_less_exact(trial)
     if times is not None:
         words = f"{times:.{0 if times >= 10 else 1}f} times less exact than eager mode: {words}"
@@ -378,9 +361,9 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if shown is None or shown.status != "ok":
         shown = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
     if shown is not None:
-        count = diagnosis.subject.convolution_module_count
-        cards = [graph.decision for graph in shown.graphs]
-        is_outside = all(card is not None and not card.convolution_count for card in cards) and bool(cards and count)
+        count, cards = diagnosis.subject.convolution_module_count, shown.decisions
+        is_outside = bool(count and cards) and len(cards) == len(shown.graphs)
+        is_outside = is_outside and not any(card.convolution_count for card in cards)
         outside = f"no graph holds any of the model's convolutions ({count}), so nothing is known about them"
         yield "Decision", outside if is_outside else decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"

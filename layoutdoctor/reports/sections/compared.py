@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Account, Size
 from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
 from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
@@ -15,32 +17,30 @@ from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds, format_share
 from layoutdoctor.words import (
     DIRECTION_WORDS,
+    NOT_RECORDED,
     STATUS_WORDS,
     SWITCH_WORDS,
     count_of,
     gain_words,
     joined,
     listing,
+    phrase,
     plural,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.answer import Account
     from layoutdoctor.diagnosis.comparison import (
         Amount,
         ComparedModel,
-        ComparedTrial,
         ConversionChange,
         CostChange,
         DecisionChange,
         FindingChange,
         ModelComparison,
         RoundTripChange,
+        TotalChange,
         TrialChange,
     )
-    from layoutdoctor.diagnosis.layout import Size
 
 ABSENT = "-"
 LONGEST_NAME = 60
@@ -81,16 +81,12 @@ def _title(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
 
 def _remarks(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
     if isinstance(comparison, TraceComparison) and comparison.overlap.total_count and not comparison.overlap.is_small:
-        share = comparison.overlap.common_share
-        time = f", at least {format_share(share)} of the kernel time of each" if share is not None else ""
+        time = phrase(", at least {} of the kernel time of each", comparison.overlap.common_share, format_share)
         yield f"In common: {_overlap_words(comparison)}{time}"
     if comparison.environment:
-        values = [
-            f"{clean_name(change.name)} {clean_name(change.old or 'not recorded')} -> "
-            f"{clean_name(change.new or 'not recorded')}"
-            for change in comparison.environment
-        ]
-        yield f"Differs: {listing(values, 12)}"
+        values = ((clean_name(change.name), change.old, change.new) for change in comparison.environment)
+        changes = [f"{name} {' -> '.join(clean_name(one or NOT_RECORDED) for one in ends)}" for name, *ends in values]
+        yield f"Differs: {listing(changes, 12)}"
     yield from (f"Note: {clean(note)}" for note in comparison.notes)
     if isinstance(comparison, TraceComparison):
         for age, run in (("old", comparison.old), ("new", comparison.new)):
@@ -167,31 +163,35 @@ def _trace_lines(comparison: TraceComparison) -> Iterator[str]:
 def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
     least = LEAST_SHARE * max(run.costs.kernel_seconds or 0.0 for run in (comparison.old, comparison.new))
     heads = ("old", "new", "difference")
-    conversions = [
+    conversions = tuple(
         TableRow((_conversion_words(change), _conversion_place(change), *_amount_cells(change)))
         for change in comparison.conversions
         if _is_shown(change, least)
-    ]
-    if conversions:
-        yield Table(("conversion", "where", *heads), tuple(conversions), title="Conversions")
-    trips = [
+    )
+    trips = tuple(
         TableRow((_round_trip_words(change), clean_name(change.module or ABSENT), *_amount_cells(change)))
         for change in comparison.round_trips
         if _is_shown(change, least)
+    )
+    tables = [
+        Table(("conversion", "where", *heads), conversions, title="Conversions"),
+        Table(("round trip", "module", *heads), trips, title="Round trips"),
     ]
-    if trips:
-        yield Table(("round trip", "module", *heads), tuple(trips), title="Round trips")
     for kind in KINDS:
-        rows = []
-        for total in comparison.totals:
-            if total.kind == kind and abs(total.seconds_difference or 0.0) > least:
-                name = total.name if len(total.name) <= LONGEST_NAME else loose_name(total.name)
-                shown = clean(name, LONGEST_NAME) + (" (loosely)" if total.is_loose else "")
-                old, new = (one.conversion_count or 0 if one else 0 for one in (total.old, total.new))
-                rows.append(TableRow((shown, *_amount_cells(total), _counts(old, new) if old or new else ABSENT)))
-        if rows:
-            title = plural(kind).capitalize()
-            yield Table((kind, *heads, "conversions"), tuple(rows), title=title, is_long=True)
+        rows = tuple(
+            TableRow(_total_cells(total))
+            for total in comparison.totals
+            if total.kind == kind and abs(total.seconds_difference or 0.0) > least
+        )
+        tables.append(Table((kind, *heads, "conversions"), rows, title=plural(kind).capitalize(), is_long=True))
+    return (table for table in tables if table.rows)
+
+
+def _total_cells(total: TotalChange) -> tuple[str, ...]:
+    name = clean(total.name if len(total.name) <= LONGEST_NAME else loose_name(total.name), LONGEST_NAME)
+    old, new = (one.conversion_count or 0 if one else 0 for one in (total.old, total.new))
+    conversions = _counts(old, new) if old or new else ABSENT
+    return f"{name} (loosely)" if total.is_loose else name, *_amount_cells(total), conversions
 
 
 def _is_shown(change: CostChange, least: float) -> bool:
@@ -210,16 +210,16 @@ def _model_headline(comparison: ModelComparison) -> str:
     if comparison.is_same:
         return "No regression: the two say the same, number by number"
     if regression.losses:
-        left = len(regression.losses) - MOST_NAMED
+        left = len(regression.losses[MOST_NAMED:]) or None
         named = "; ".join(clean(loss, 240) for loss in regression.losses[:MOST_NAMED])
-        return f"Regression: {named}{f'; and {left} more' if left > 0 else ''}"
+        return f"Regression: {named}{phrase('; and {} more', left)}"
     if regression.not_judged is not None:
         return f"Cannot be judged: {clean(regression.not_judged)}"
-    judged = [trial for trial in comparison.trials if trial.change is not None]
+    judged = [(trial, trial.change) for trial in comparison.trials if trial.change is not None]
     faster = [
-        (trial.change.median, f"{shown_name(trial.name)} {gain_words(trial.change)}")
-        for trial in judged
-        if trial.change is not None and trial.change.verdict == FASTER and trial.same_as_in_both is None
+        (change.median, f"{shown_name(trial.name)} {gain_words(change)}")
+        for trial, change in judged
+        if change.verdict == FASTER and trial.same_as_in_both is None
     ]
     if faster:
         return f"No regression: {listing([words for _, words in sorted(faster, reverse=True)], MOST_NAMED)}"
@@ -285,7 +285,7 @@ def _decision_words(name: str, change: DecisionChange) -> str:
 
 
 def _model_tables(comparison: ModelComparison) -> Iterator[Table]:
-    rows = tuple(_trial_row(trial, comparison.new.baseline) for trial in comparison.trials)
+    rows = tuple(TableRow(*_trial_cells(trial, comparison.new.baseline)) for trial in comparison.trials)
     yield Table(("configuration", "per call", "ratio", "change", "conversions"), rows, title="Configurations")
     if comparison.is_same:
         return
@@ -306,39 +306,32 @@ def _finding_row(finding: FindingChange) -> TableRow:
             finding.severity,
             shown_name(finding.configuration) if finding.configuration else ABSENT,
             place or ABSENT,
-            ABSENT if finding.seconds is None else format_seconds(finding.seconds),
+            phrase("{}", finding.seconds, format_seconds) or ABSENT,
         )
     )
 
 
-def _trial_row(trial: TrialChange, baseline: str | None) -> TableRow:
+def _trial_cells(trial: TrialChange, baseline: str | None) -> tuple[tuple[str, ...], str | None]:
+    """The cells of a configuration's row, and the clause in place of all but its name, if there is one."""
     name, old, new = shown_name(trial.name), trial.old, trial.new
     if old is None or new is None:
-        return TableRow((name,), f"in the {'new' if old is None else 'old'} one only")
+        return (name,), f"in the {'new' if old is None else 'old'} one only"
     if not trial.has_both_results:
-        ages = (("old", old), ("new", new))
-        return TableRow((name,), "; ".join(_outcome(age, one) for age, one in ages if one.status not in WITH_RESULT))
+        outcomes = (
+            f"{STATUS_WORDS[one.status]} in the {age} one{phrase(' ({})', clean(one.failure or '', 160))}"
+            for age, one in (("old", old), ("new", new))
+            if one.status not in WITH_RESULT
+        )
+        return (name,), "; ".join(outcomes)
     if trial.same_as_in_both is not None:
-        return TableRow((name,), f"the same code as {shown_name(trial.same_as_in_both)} in both")
-    conversions = "not recorded"
+        return (name,), f"the same code as {shown_name(trial.same_as_in_both)} in both"
+    conversions = NOT_RECORDED
     if old.costs is not None and new.costs is not None:
         conversions = _counts(old.costs.conversion_count, new.costs.conversion_count)
-    ratios = [ABSENT if ratio is None else format_ratio(ratio.median) for ratio in (old.ratio, new.ratio)]
-    change = format_interval(trial.change) if trial.change is not None else ABSENT
-    return TableRow(
-        (
-            name,
-            _times(old.seconds, new.seconds),
-            "1" if trial.name == baseline else " -> ".join(ratios),
-            "not judged" if trial.not_judged is not None else change,
-            conversions,
-        )
-    )
-
-
-def _outcome(age: str, trial: ComparedTrial) -> str:
-    why = f" ({clean(trial.failure, 160)})" if trial.failure else ""
-    return f"{STATUS_WORDS[trial.status]} in the {age} one{why}"
+    ratios = (phrase("{}", ratio, lambda one: format_ratio(one.median)) or ABSENT for ratio in (old.ratio, new.ratio))
+    ratio = "1" if trial.name == baseline else " -> ".join(ratios)
+    change = "not judged" if trial.not_judged is not None else phrase("{}", trial.change, format_interval) or ABSENT
+    return (name, _times(old.seconds, new.seconds), ratio, change, conversions), None
 
 
 # ------------------------------------------------------------------------------------------------------------ wording
@@ -354,11 +347,10 @@ def _conversion_lines(changes: Sequence[ConversionChange]) -> Iterator[str]:
 
 
 def _conversion_change_words(change: ConversionChange) -> str:
-    whole = change.old if change.count_difference < 0 else change.new
-    count, all_ = format_count(abs(change.count_difference)), whole.count if whole is not None else 0
-    part = f" of {format_count(all_)}" if abs(change.count_difference) != all_ else ""
-    seconds = f" ({_difference(change.seconds_difference)})" if change.seconds_difference is not None else ""
-    return f"{count}{part} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
+    whole, count = change.old if change.count_difference < 0 else change.new, abs(change.count_difference)
+    part = phrase(" of {}", whole.count if whole is not None and whole.count != count else None, format_count)
+    seconds = phrase(" ({})", change.seconds_difference, _difference)
+    return f"{format_count(count)}{part} {_conversion_words(change)}, {_conversion_place(change)}{seconds}"
 
 
 def _conversion_words(change: ConversionChange) -> str:
@@ -376,21 +368,20 @@ def _round_trip_words(change: RoundTripChange) -> str:
     return joined((f"around {between}" if between else "nothing between", _shape_words(change.shape)), ", ")
 
 
-def _shape_words(shape: tuple[Size, ...] | None) -> str | None:
-    return None if shape is None else "x".join(clean_name(str(size)) for size in shape)
+def _shape_words(shape: tuple[Size, ...] | None) -> str:
+    return phrase("{}", shape, lambda sizes: "x".join(clean_name(str(size)) for size in sizes))
 
 
 def _amount_cells(change: CostChange) -> tuple[str, str, str]:
-    return _amount_cell(change.old), _amount_cell(change.new), _difference(change.seconds_difference)
+    difference = phrase("{}", change.seconds_difference, _difference) or ABSENT
+    return _amount_cell(change.old), _amount_cell(change.new), difference
 
 
 def _amount_cell(amount: Amount | None) -> str:
-    return ABSENT if amount is None else f"{format_count(amount.count)}  {_seconds(amount.seconds)}"
+    return phrase("{}", amount, lambda one: f"{format_count(one.count)}  {_seconds(one.seconds)}") or ABSENT
 
 
-def _difference(seconds: float | None) -> str:
-    if seconds is None:
-        return ABSENT
+def _difference(seconds: float) -> str:
     if abs(seconds) < LEAST_SECONDS:
         return format_seconds(0)
     return f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
@@ -409,4 +400,4 @@ def _counts(old: float, new: float) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "not recorded" if seconds is None else format_seconds(seconds)
+    return phrase("{}", seconds, format_seconds) or NOT_RECORDED

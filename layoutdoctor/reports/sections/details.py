@@ -6,12 +6,25 @@ For formats that can fold them away. Lists are cut to a given length and say how
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Convolution,
+    Decision,
+    Diagnosis,
+    Graph,
+    Layout,
+    LayoutBreaker,
+    Measurement,
+    RedundantPair,
+    SourceLocation,
+    TotalKind,
+    Trial,
+)
 from layoutdoctor.examination.counts import all_conversions_of, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import (
@@ -22,17 +35,9 @@ from layoutdoctor.reports.sections.wording import (
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_seconds, format_share
-from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing
+from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing, phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph, LayoutBreaker
-    from layoutdoctor.diagnosis.kernel import TotalKind
-    from layoutdoctor.diagnosis.trial import Measurement, Trial
-
     _Listed = Conversion | RedundantPair | LayoutBreaker | Convolution
 
 LOG_LENGTH = 1500
@@ -83,7 +88,7 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
     reasons = trial.graph_break_reasons
     yield from _list(f"Graph breaks{under}: {len(reasons)}", reasons, {"reason": lambda it: clean(it, 300)}, most)
     for kind in _KINDS:
-        totals = [total for total in trial.kernels.totals if total.kind == kind] if trial.kernels is not None else []
+        totals = [total for total in trial.kernel_summary.totals if total.kind == kind]
         if totals:
             title = f"Totals by {kind}{under}: {len(totals)}"
             rows = tuple(TableRow(total_row(total)) for total in totals)
@@ -149,7 +154,7 @@ def _layout(layout: Layout) -> str:
     names = clean_name(layout.format) if layout.format is not None else " or ".join(layout.memory_formats)
     if names:
         return f"{names} {_shape(layout.shape)}"
-    return _shape(layout.shape) + (f" stride {_shape(layout.stride)}" if layout.stride is not None else "")
+    return _shape(layout.shape) + phrase(" stride {}", layout.stride, _shape)
 
 
 _NOT_SHOWN = frozenset(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import SYMBOLIC_SIZES
 from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import baseline_phrase, clean_line, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, shape_words, shown
+from layoutdoctor.words import count_of, distinct, phrase, shape_words, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from layoutdoctor.diagnosis.policy import Case, Policy
 
 
@@ -62,8 +61,7 @@ def _is_tried_with_symbols(policy: Policy) -> bool:
 
 
 def _ratio_cell(case: Case, name: str) -> str:
-    ratio = next((ratio for ratio in case.ratios if ratio.name == name), None)
-    return UNKNOWN if ratio is None else format_interval(ratio)
+    return phrase("{}", next((one for one in case.ratios if one.name == name), None), format_interval) or UNKNOWN
 
 
 def _headline(policy: Policy) -> str:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Diagnosis,
+    Equivalence,
+    Graph,
+    KernelSummary,
+    Ratio,
+    Total,
+    TotalKind,
+    Trial,
+)
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.advice.applying import compile_words
 from layoutdoctor.examination.advice.choice import times_less_exact
@@ -19,24 +31,23 @@ from layoutdoctor.reports.sections.wording import (
     clean_name,
     direction_words,
     failure_clause,
-    find_ratio,
     format_error,
     is_recording,
     recorded_trial,
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import NOT_RECORDED, TENSOR_WORDS, count_of, interval_words, joined, line_words, listing, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.diagnosis.kernel import KernelSummary, Total, TotalKind
-    from layoutdoctor.diagnosis.trial import Equivalence, Trial
+from layoutdoctor.words import (
+    NOT_RECORDED,
+    TENSOR_WORDS,
+    count_of,
+    interval_words,
+    joined,
+    line_words,
+    listing,
+    phrase,
+    shown,
+)
 
 UNKNOWN = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
@@ -135,35 +146,36 @@ def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
     """Of a run without kernels: the lines whose conversions move most, and what each of these conversions is."""
     found: dict[str, list[Conversion]] = {}
     for conversion in counted_conversions(trial):
-        place = clean_name(line_words(conversion.location)) if conversion.location is not None else NOT_RECORDED
+        place = clean_name(phrase("{}", conversion.location, line_words) or NOT_RECORDED)
         found.setdefault(place, []).append(conversion)
-    moved = {place: sum(conversion.bytes_moved or 0 for conversion in own) for place, own in found.items()}
-    rows = [
-        TableRow((place, str(len(found[place])), _kinds(found[place]), format_bytes(moved[place])))
-        for place in sorted(moved, key=lambda place: -moved[place])
-    ]
+    rows = []
+    for place, own in sorted(found.items(), key=lambda item: -_moved(item[1])):
+        kinds = Counter((one.tensor, direction_words(one)) for one in own)
+        words = listing(f"{count_of(count, TENSOR_WORDS[kind])} {way}" for (kind, way), count in kinds.items())
+        rows.append(TableRow((place, str(len(own)), words, format_bytes(_moved(own)))))
     head, title = ("line", "conversions", "of", "moves"), "Conversions by line"
     is_read = rows and any(graph.buffers for graph in trial.graphs)
     return (Table(head, tuple(rows), title).first(MOST_PLACES),) if is_read else ()
 
 
-def _kinds(conversions: Sequence[Conversion]) -> str:
-    counts = Counter((one.tensor, direction_words(one)) for one in conversions)
-    return listing([f"{count_of(count, TENSOR_WORDS[kind])} {words}" for (kind, words), count in counts.items()])
+def _moved(conversions: Sequence[Conversion]) -> int:
+    return sum(conversion.bytes_moved or 0 for conversion in conversions)
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
     """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
     is_timed = diagnosis.subject.target is None
     against = f"against {clean_name(shown(diagnosis.baseline_name))}"
-    equal = (t for t in diagnosis.trials if t.equivalence is not None and t.equivalence.status == "equal")
-    is_less_exact = any(map(times_less_exact, equal))
+    is_less_exact = any(times_less_exact(trial) for trial in diagnosis.trials if trial.is_right)
     cells: dict[str, Callable[[Trial], str]] = {
         "converted per call": conversions_cell,
         "layout optimization": decision_cell,
     }
     if is_timed:
-        times: dict[str, Callable[[Trial], str]] = {"per call": _time_cell, against: partial(_ratio_cell, diagnosis)}
+        times: dict[str, Callable[[Trial], str]] = {
+            "per call": lambda trial: phrase("{}", trial.seconds, format_seconds) or "not measured",
+            against: partial(_ratio_cell, diagnosis),
+        }
         errors: dict[str, Callable[[Trial], str]] = {"error": lambda trial: error_cell(trial.equivalence)}
         cells = {**times, **errors, **cells} if is_less_exact else {**times, **cells, **errors}
     rows = []
@@ -187,10 +199,11 @@ def _configurations(diagnosis: Diagnosis) -> Table:
 
 
 def _place_in_table(diagnosis: Diagnosis, trial: Trial) -> tuple[int, float]:
-    ratio = find_ratio(diagnosis, trial.name)
-    if ratio is not None or (diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline):
-        return 0, -ratio.median if ratio is not None else -1.0
-    return (1, trial.measurement.median_seconds) if trial.measurement is not None else (2 + (trial.status != "ok"), 0.0)
+    if trial.name in diagnosis.ratios:
+        return 0, -diagnosis.ratios[trial.name].median
+    if trial.name == diagnosis.compared_with:
+        return 0, -1.0
+    return (1, trial.seconds) if trial.seconds is not None else (2 + (trial.status != "ok"), 0.0)
 
 
 def _same_line(diagnosis: Diagnosis, name: str) -> str:
@@ -201,17 +214,10 @@ def _same_line(diagnosis: Diagnosis, name: str) -> str:
     return f"{alike} {of}{why}: {'; '.join(shown_name(trial.name) for trial in others)}"
 
 
-def _time_cell(trial: Trial) -> str:
-    return format_seconds(trial.measurement.median_seconds) if trial.measurement else "not measured"
-
-
 def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
-    differs = trial.equivalence is not None and trial.equivalence.status == "different"
-    remark = "  outputs differ" if differs else ""
-    if diagnosis.comparison is not None and trial.name == diagnosis.comparison.baseline:
-        return f"1{remark}"
-    ratio = find_ratio(diagnosis, trial.name)
-    return (UNKNOWN if ratio is None else format_interval(ratio)) + remark
+    ratio = phrase("{}", diagnosis.ratios.get(trial.name), format_interval)
+    cell = "1" if trial.name == diagnosis.compared_with else ratio or UNKNOWN
+    return f"{cell}  outputs differ" if trial.is_wrong else cell
 
 
 def format_interval(ratio: Ratio) -> str:
@@ -223,17 +229,17 @@ def error_cell(equivalence: Equivalence | None) -> str:
     """The error against the reference: relative, else the largest difference."""
     if equivalence is None or equivalence.status == "not_checked":
         return "not checked"
-    error = equivalence.relative_error if equivalence.relative_error is not None else equivalence.max_abs_error
-    if error is None:
+    if equivalence.error is None:
         return equivalence.status
-    return ("differs, " if equivalence.status == "different" else "") + format_error(error)
+    return ("differs, " if equivalence.status == "different" else "") + format_error(equivalence.error)
 
 
 def conversions_cell(trial: Trial) -> str:
     """The conversions of a trial that run on their own, by tensor; never "nothing" if nothing was recorded."""
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
-        return f"{text or 'nothing'}{_moved(trial)}"
+        moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
+        return f"{text or 'nothing'}{phrase(' ({})', moved, format_bytes)}"
     if trial.kernels is None:
         return f"{text} in graphs; kernels {NOT_RECORDED}" if text else f"kernels {NOT_RECORDED}"
     if not trial.kernels.is_complete or any(graph.hook_failure for graph in trial.graphs):
@@ -262,12 +268,6 @@ def tensors_in_short(trial: Trial) -> list[str]:
     if list(counts) == ["unknown"]:
         return [count_of(counts["unknown"], "tensor")]
     return [count_of(count, kind) if kind != "unknown" else f"{count} other" for kind, count in counts.items()]
-
-
-def _moved(trial: Trial) -> str:
-    """Bytes that the conversions of a static trial move, in brackets; empty if one is not known."""
-    moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
-    return f" ({format_bytes(moved)})" if moved is not None else ""
 
 
 def decision_cell(trial: Trial) -> str:

@@ -7,8 +7,9 @@ They word the record and decide nothing; a file without kernels is never called 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from layoutdoctor.diagnosis import Conversion, Creations, Diagnosis, KernelSummary, Trial
 from layoutdoctor.examination.counts import (
     all_conversions_of,
     count_by_tensor,
@@ -36,15 +37,8 @@ from layoutdoctor.words import (
     count_of,
     joined,
     listing,
+    phrase,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import Creations, KernelSummary
-    from layoutdoctor.diagnosis.trial import Trial
 
 MOST_SOURCE_LINES = 3
 _LEAST_SHARE_OF_WORK = 0.02  # of the kernel time; less explains nothing
@@ -101,7 +95,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     of_operations = "operation_averages" in kernels.sources  # a row for each name, and nested calls are in several
     ran = {total.name for total in kernels.totals if total.kind == "operation"} if of_operations else ()
     noun, count = ("operation", len(ran)) if of_operations else ("kernel", kernels.count)
-    seconds = "" if kernels.seconds is None else f", {format_seconds(kernels.seconds)} {_time_words(kernels)}"
+    seconds = phrase(f", {{}} {_time_words(kernels)}", kernels.seconds, format_seconds)
     has_operations = kind == "log" or any(total.kind == "operation" for total in kernels.totals)
     can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
@@ -113,7 +107,7 @@ def _possible_words(kernels: KernelSummary, more: str = "") -> str:
     if not kernels.undecided_count:
         return ""
     noun = "call" if "operation_averages" in kernels.sources else "kernel"
-    seconds = "" if kernels.undecided_seconds is None else f": {format_seconds(kernels.undecided_seconds)}{more}"
+    seconds = phrase(f": {{}}{more}", kernels.undecided_seconds, format_seconds)
     return f"; {count_of(kernels.undecided_count, noun)} may convert a layout{seconds}"
 
 
@@ -126,7 +120,7 @@ def _creation_claim(kernels: KernelSummary, conversion_seconds: float) -> str:
     creations, ran = kernels.creations, kernels.seconds or 0.0
     if creations is None or creations.seconds <= max(_DEAR_CREATION * ran, conversion_seconds):
         return ""
-    beside = f", running them {format_seconds(ran)}" if ran else ""
+    beside = phrase(", running them {}", ran or None, format_seconds)
     return f"Creating primitives took {format_seconds(creations.seconds)}{beside}. "
 
 
@@ -150,10 +144,7 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
     """Of graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
-        return Answer(
-            f"Nothing can be said: no buffer of {graphs} could be read",
-            notes=_to_diagnose(),
-        )
+        return Answer(f"Nothing can be said: no buffer of {graphs} could be read", notes=_to_diagnose())
     conversions = count_of(len(counted), "conversion")
     per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
     claim = f"{graphs}, {conversions}{per_call} in compiled code; no times were recorded"
@@ -199,8 +190,7 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     claim += " without collectives" if compute < kernels.seconds else ""
     claim += f" ({format_share(seconds / compute)})" if seconds <= compute else ""
     claim += _possible_words(kernels, " more")
-    of = (waiting.step_seconds or waiting.span_seconds) if waiting is not None else None
-    if waiting is None or kernels.lacks or not of:
+    if waiting is None or kernels.lacks or not (of := waiting.step_seconds or waiting.span_seconds):
         return claim
     bound, run = waiting.conversion_bound_seconds, "the run" if waiting.step_seconds is None else "a step"
     together = "; together" if kernels.undecided_count else ","
@@ -225,8 +215,7 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     others = {"collectives": waiting.collective_seconds, "copies by its own engines": waiting.copy_seconds}
     parts += [f"{name} {format_seconds(seconds)}" for name, seconds in others.items() if seconds]
     if waiting.waits_for == "host":
-        lag = waiting.launch_lag_seconds
-        start = f" (kernels start {format_seconds(lag)} after their launch)" if lag is not None else ""
+        start = phrase(" (kernels start {} after their launch)", waiting.launch_lag_seconds, format_seconds)
         parts.append(f"the run waited for the host, which the profiler slows as well{start}")
     elif waiting.waits_for == "device":
         mostly = waiting.collective_seconds > busy / 2
@@ -241,14 +230,15 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
     if count == 0:
         yield "Conv time", "none: no kernel ran for a convolution"
         return
-    share = (
-        f"{format_share(part / whole)} of that time in layout conversions" if part and whole and part <= whole else None
-    )
-    time = format_seconds(whole) if whole else None
+    share = part / whole if part and whole and part <= whole else None
     noun = "convolution" if "operation_averages" in kernels.sources else "kernel"
-    known = joined((None if count is None else count_of(count, noun), time, share), ", ")
-    if known:
-        yield "Conv time", known
+    known = (
+        phrase("{}", count, lambda number: count_of(number, noun)),
+        phrase("{}", whole or None, format_seconds),
+        phrase("{} of that time in layout conversions", share, format_share),
+    )
+    if any(known):
+        yield "Conv time", joined(known, ", ")
 
 
 def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
@@ -270,9 +260,12 @@ def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) ->
     parts = []
     for owner in owners:
         own = [conversion for conversion in counted if conversion.owner == owner]
-        seconds = sum_seconds(own) if len(owners) > 1 else None
-        time = "" if seconds is None else f", {format_seconds(seconds)}"
-        parts.append(f"{launch_count(own)} {OWNER_WORDS[owner]}{time} ({_directions(own)})")
+        time = phrase(", {}", sum_seconds(own) if len(owners) > 1 else None, format_seconds)
+        ways: Counter[str] = Counter()
+        for conversion in own:
+            ways[direction_words(conversion)] += conversion.count
+        directions = ", ".join(f"{count} {words}" for words, count in ways.most_common())
+        parts.append(f"{launch_count(own)} {OWNER_WORDS[owner]}{time} ({directions})")
     tensors = count_by_tensor(counted)
     if tensors.keys() != {"unknown"}:
         parts.append(listing([count_of(count, TENSOR_WORDS[kind]) for kind, count in tensors.items()], None))
@@ -287,13 +280,6 @@ def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) ->
         yield "Lines", listing([f"{place} {format_seconds(cost[place])}" for place in costliest], MOST_SOURCE_LINES)
 
 
-def _directions(conversions: Iterable[Conversion]) -> str:
-    counts: Counter[str] = Counter()
-    for conversion in conversions:
-        counts[direction_words(conversion)] += conversion.count
-    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
-
-
 def _round_trips(trial: Trial, kind: str) -> str:
     """The conversions that undo each other, and how sure that is."""
     if not trial.redundant_pairs:
@@ -302,8 +288,7 @@ def _round_trips(trial: Trial, kind: str) -> str:
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once
-    spent = sum_if_all_known(*(part.seconds for part in wasted))
-    seconds = "" if spent is None else f", {format_seconds(spent)}"
+    seconds = phrase(", {}", sum_if_all_known(*(part.seconds for part in wasted)), format_seconds)
     counts: Counter[str | None] = Counter(pair.confidence for pair in trial.redundant_pairs)
     proofs = [f"{counts[confidence]} {words}" for confidence, words in PROOF_WORDS.items() if counts[confidence]]
     return "; ".join((f"{count_of(len(trial.redundant_pairs), 'round trip')}{seconds}", *proofs))

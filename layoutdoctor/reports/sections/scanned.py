@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_bytes, format_seco
 from layoutdoctor.words import NOT_RECORDED, count_of, joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from layoutdoctor.diagnosis.scan import Dimension, Scan, ScanTotal
 
     _Sum = tuple[tuple[str, ...], ScanTotal]

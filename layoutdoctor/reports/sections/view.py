@@ -6,9 +6,10 @@ A pure function of the diagnosis. Every string here is printable and on one line
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, KernelSummary, Total, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
@@ -31,16 +32,7 @@ from layoutdoctor.reports.sections.wording import (
     sources_of,
 )
 from layoutdoctor.units import format_seconds, sum_if_all_known
-from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Finding
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary, Total
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Trial
+from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing, phrase
 
 MOST_NAMED = 6
 
@@ -168,7 +160,7 @@ def _device(diagnosis: Diagnosis) -> str:
         return "device not recorded"
     threads = count_of(environment.thread_count, "thread") if environment.thread_count else None
     more = threads if device == "cpu" else environment.device_name
-    return ("CPU" if device == "cpu" else clean_name(device)) + (f", {clean_name(more)}" if more else "")
+    return ("CPU" if device == "cpu" else clean_name(device)) + phrase(", {}", more, clean_name)
 
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -194,19 +186,14 @@ def _facts_of(trial: Trial) -> Iterator[str]:
     breaks = max((graph.graph_breaks for graph in trial.graphs), default=0)
     if breaks:
         yield f"cut by {count_of(breaks, 'graph break')}, so seen in parts"
-    waiting = trial.kernels.waiting if trial.kernels is not None else None
+    waiting = trial.kernel_summary.waiting
     if waiting is not None and waiting.waits_for == "host" and trial.configuration.backend != "recorded":
         mode = 'mode="reduce-overhead"'
         how = f"{mode} launches" if trial.configuration.backend == "inductor" else f"torch.compile with {mode} may be"
         advice = f" ({how} faster)" if _may_use_cuda_graphs(trial.configuration) else ""
         yield f"launch-bound: the GPU waits for the processor most of a call{advice}"
-    yield from map(clean, (*trial.notes, *_missing(trial)))
-
-
-def _missing(trial: Trial) -> Iterator[str]:
-    if trial.ran_as_eager:
-        yield RAN_AS_EAGER
-    yield from (lack.reason for lack in trial.lacks)
+    ran_as_eager = (RAN_AS_EAGER,) if trial.ran_as_eager else ()
+    yield from map(clean, (*trial.notes, *ran_as_eager, *(lack.reason for lack in trial.lacks)))
 
 
 def _may_use_cuda_graphs(configuration: Configuration) -> bool:
@@ -224,17 +211,15 @@ def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _gaps_of(trial: Trial) -> Iterator[str]:
-    kernels = trial.kernels
-    if kernels is None and not trial.is_static:
-        yield "the kernel list was not recorded"
-    unread = kernels.not_understood_count if kernels is not None else 0
-    if kernels is not None and trial.configuration.backend != "recorded":  # they are among the lacks
+    kernels = trial.kernel_summary
+    unread = kernels.not_understood_count
+    if trial.configuration.backend != "recorded":  # they are among the lacks
         unread -= kernels.undecided_count
     if unread:
         yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
-    yield from (clean(lack.reason, 300) for lack in (kernels.lacks if kernels is not None else ()))
-    if kernels is not None:
-        yield from _possible(kernels)
+    if not trial.is_static:
+        yield from (clean(lack.reason, 300) for lack in kernels.lacks)
+    yield from _possible(kernels)
     for graph in trial.graphs:
         if graph.hook_failure:
             yield f"a graph was not read ({clean(graph.hook_failure, 200)})"
@@ -334,8 +319,9 @@ def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
 def _of_several_places(entry: FindingEntry) -> FindingEntry:
     """The entry of several findings with all their places and their cost together; the first one's message stays."""
     places = distinct(place_of(finding.location, finding.module) for finding in entry.findings)
-    lines = distinct(_line_of(finding) for finding in entry.findings)
-    cost = f", {entry.costs} in all" if entry.costs else ""
+    known = [finding.location for finding in entry.findings if finding.location is not None]
+    lines = distinct(clean(line_words(location, with_folders=True), 200) for location in known)
+    cost = phrase(", {} in all", entry.costs)
     message = f"{count_of(len(places), 'place')}{cost}; the costliest: {entry.message}"
     others = (
         joined((place_of(finding.location, finding.module), clean(finding.message)), ": ")
@@ -343,10 +329,6 @@ def _of_several_places(entry: FindingEntry) -> FindingEntry:
     )
     place = _lines_of_files(lines) if lines else listing(places, None)
     return replace(entry, place=place, message=message, others=tuple(others))
-
-
-def _line_of(finding: Finding) -> str | None:
-    return clean(line_words(finding.location, with_folders=True), 200) if finding.location is not None else None
 
 
 def _lines_of_files(lines: Sequence[str]) -> str:
@@ -382,11 +364,10 @@ def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
 
 def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
     """The configuration to use, its ratio, and the certainty of the ratio."""
-    situation, advice = situation_of(diagnosis), diagnosis.recommendation
+    situation, advice, ratio = situation_of(diagnosis), diagnosis.recommendation, diagnosis.speedup
     if advice is None or advice.configuration is None:
         return UNKNOWN, UNKNOWN, situation.in_table
-    ratio = advice.speedup
-    gain = UNKNOWN if ratio is None else format_interval(ratio)
+    gain = phrase("{}", ratio, format_interval) or UNKNOWN
     starts = len(ratio.start_ratios) if ratio is not None else 0
     sure = f"{count_of(starts, 'fresh process', 'fresh processes')} agree" if advice.verified else "one process"
     return baseline_phrase(advice.configuration), gain, situation.in_table or sure
@@ -398,7 +379,7 @@ def _breakers(diagnosis: Diagnosis) -> str:
         breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
         if breakers:
             worst = max(breakers, key=lambda breaker: breaker.bytes_moved or 0)
-            place = worst.module if worst.location is None else line_words(worst.location)
+            place = phrase("{}", worst.location, line_words) or worst.module
             more = f", and {len(breakers) - 1} more" if len(breakers) > 1 else ""
             where = "" if trial.name == BASELINE else f" in {shown_name(trial.name)}"
             return f"{clean(joined((worst.op, place), ' at '))}{more}{where}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, SourceKind, SourceLocation, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
@@ -21,15 +22,8 @@ from layoutdoctor.words import (
     joined,
     line_words,
     name_in_words,
+    phrase,
 )
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import SourceKind
-    from layoutdoctor.diagnosis.subject import SourceLocation
-    from layoutdoctor.diagnosis.trial import Trial
 
 NAME_LENGTH = 100
 MESSAGE_LENGTH = 1000
@@ -84,9 +78,9 @@ def _printable(character: str) -> str:
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
     """File and line, then the path of the module; None if neither is known."""
-    line = clean(line_words(location, with_folders=True), 200) if location else None
-    path = clean_name(module) if module else None
-    if path is not None and line is None and path.replace(".", "").isdigit():  # within a Sequential
+    line = phrase("{}", location, lambda place: clean(line_words(place, with_folders=True), 200))
+    path = phrase("{}", module, clean_name)
+    if path and not line and path.replace(".", "").isdigit():  # within a Sequential
         path = f"module {path}"
     return joined((line, path), "  ") or None
 
@@ -116,10 +110,9 @@ def project_path(file: str) -> str | None:
     return "/".join(parts)
 
 
-def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str | None, str | None]:
-    """A time and ``"6.12 MiB moved"``; None where it is not known."""
-    time = None if seconds is None else format_seconds(seconds)
-    return time, None if bytes_moved is None else f"{format_bytes(bytes_moved)} moved"
+def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str, str]:
+    """A time and ``"6.12 MiB moved"``; empty where it is not known."""
+    return phrase("{}", seconds, format_seconds), phrase("{} moved", bytes_moved, format_bytes)
 
 
 def format_error(error: float) -> str:
@@ -172,12 +165,6 @@ def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "comp
     return "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
 
 
-def find_ratio(diagnosis: Diagnosis, name: str) -> Ratio | None:
-    """The ratio of a configuration to the baseline; None if there is none."""
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison else ()
-    return next((ratio for ratio in ratios if ratio.name == name), None)
-
-
 def shown_name(name: str) -> str:
     """The name of a configuration as reports show it: ``"compiled + channels_last"``."""
     return clean_name(name_in_words(name))
@@ -194,8 +181,7 @@ def failure_clause(trial: Trial) -> str:
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
     stage = "" if trial.status == "skipped" else f" ({clean_name(trial.failure.kind)})"
-    place = trial.failure.location
-    where = f" at {clean_name(line_words(place))}" if place is not None else ""
+    where = phrase(" at {}", trial.failure.location, lambda place: clean_name(line_words(place)))
     if trial.failure.cause == "refused_view":
         return f"{word}{stage}: `.view`{where} needs contiguous memory; use .reshape"
     return f"{word}{stage}{where}: {_in_short(trial.failure.message)}"
