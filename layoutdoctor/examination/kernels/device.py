@@ -193,10 +193,10 @@ def _with_port(
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
     """The conversion with its port and value, if the sizes prove them and the graph's tensor has its layout."""
-    node, tensor = _node(entry), found.tensor
-    if entry is None or node is None or tensor is None or found.confidence != "shapes":
+    node = _node(entry)
+    if entry is None or node is None or found.confidence != "shapes":
         return conversion
-    port = _PORTS.get(base_name(node.target), {}).get(tensor.role)
+    port = _PORTS.get(base_name(node.target), {}).get(found.tensor.role)
     if port is None:
         return conversion
     side, number = port.split()
