@@ -13,7 +13,7 @@ import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -66,15 +66,14 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     A pair is left out if the baseline is not slower, or if its kernels have no times. The sources of generated kernels
     come from the graphs, if the graphs still hold them.
     """
-    comparison, recommended = diagnosis.comparison, diagnosis.recommendation
+    comparison = diagnosis.comparison
     if comparison is None:
         return ()
     faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
     eager = [
         trial.name for trial in diagnosis.trials if trial.configuration.backend == "eager" and trial.name in faster
     ]
-    wanted = [recommended.configuration if recommended is not None else None]
-    wanted.append(max(eager, key=lambda name: faster[name], default=None))
+    wanted = (diagnosis.recommended_name, max(eager, key=lambda name: faster[name], default=None))
     slower = diagnosis.measured_trial(comparison.baseline)
     others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != comparison.baseline]
     found = [account(slower, other) for other in others if slower is not None and other is not None]
@@ -91,22 +90,17 @@ def account(slower: Trial, faster: Trial) -> Account | None:
     Returns:
         The last row is ``outside_kernels``: the rest of the measured difference.
     """
-    if slower.measurement is None or faster.measurement is None or slower is faster:
+    sides = _sides_of(slower, faster)
+    if sides is None:
         return None
-    slow, fast = _side_of(slower), _side_of(faster)
-    if slow is None or fast is None:
-        return None
-    times = slower.measurement.median_seconds, faster.measurement.median_seconds
+    slow, fast = sides
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
-    difference = times[0] - times[1]
-    rows = [*_conversion_rows(slow, fast), *_group_rows(slow[0], fast[0], sources), *_host_rows(slower, faster)]
+    difference = slow.seconds - fast.seconds
+    rows = [*_conversion_rows(slow, fast), *_group_rows(slow, fast, sources), *_host_rows(slower, faster)]
     kept = _without_small(rows, difference)
     left = difference - sum(row.seconds for row in kept)
-    counts = f"{len(slow[0])} against {len(fast[0])} kernels"
-    kept.append(AccountRow(kind="outside_kernels", seconds=left, detail=counts))
-    return Account(
-        slower=slower.name, faster=faster.name, slower_seconds=times[0], faster_seconds=times[1], rows=tuple(kept)
-    )
+    counts = f"{len(slow.pieces)} against {len(fast.pieces)} kernels"
+    return _account(slow, fast, [*kept, AccountRow(kind="outside_kernels", seconds=left, detail=counts)])
 
 
 def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
@@ -115,40 +109,22 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
 
     The rows do not sum to the difference of the calls, and none is left out. None also if no convolution has a kernel.
     """
-    if slower.measurement is None or faster.measurement is None or slower is faster:
-        return None
-    slow, fast = _side_of(slower), _side_of(faster)
-    if slow is None or fast is None:
+    sides = _sides_of(slower, faster)
+    if sides is None:
         return None
     rows = []
-    for group in _with_calls_in_order(_connected(slow[0], fast[0])):
-        own = [_convolution_nodes(pieces) for pieces in group]
+    for group in _with_calls_in_order(_connected(*sides)):
+        # The convolutions that these kernels run, each with its graph; and the conversions at them, or made for them.
+        own = [
+            {(p.kernel.graph, node.name) for p in side for node in p.nodes if convolves(node.target)} for side in group
+        ]
+        needed = [
+            [one for _, one in side.conversions if nodes & {(one.graph, name) for name in (one.node, *one.required_by)}]
+            for side, nodes in zip(sides, own, strict=True)
+        ]
         if any(own):
-            needed = (
-                [one for _, one in side[1] if _reached(one) & nodes]
-                for side, nodes in zip((slow, fast), own, strict=True)
-            )
             rows.append(_with_conversions(_row([group], {}), *needed))
-    if not rows:
-        return None
-    return Account(
-        slower=slower.name,
-        faster=faster.name,
-        slower_seconds=slower.measurement.median_seconds,
-        faster_seconds=faster.measurement.median_seconds,
-        rows=tuple(sorted(rows, key=lambda row: -row.seconds)),
-    )
-
-
-def _convolution_nodes(pieces: Sequence[_Piece]) -> set[tuple[str | None, str]]:
-    """The convolutions that these kernels run, each with its graph."""
-    return {(piece.kernel.graph, node.name) for piece in pieces for node in piece.nodes if convolves(node.target)}
-
-
-def _reached(conversion: Conversion) -> set[tuple[str | None, str]]:
-    """The nodes that a conversion belongs to or is made for, each with its graph."""
-    names = (conversion.node, *conversion.required_by)
-    return {(conversion.graph, name) for name in names if name is not None}
+    return _account(*sides, sorted(rows, key=lambda row: -row.seconds)) if rows else None
 
 
 def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:
@@ -222,13 +198,40 @@ def _operation(node: FxNode) -> str:
     return base_name(node.called or node.target)
 
 
-_Side = tuple[list[_Piece], list[tuple[bool, "Conversion"]]]
-"""One configuration: its kernels, and the conversions with a time of their own, True for those in the backward."""
+class _Side(NamedTuple):
+    """
+    One configuration.
+
+    Attributes:
+        seconds: The time of a call.
+        conversions: Conversions with a time of their own, True for those in the backward.
+    """
+
+    name: str
+    seconds: float
+    pieces: list[_Piece]
+    conversions: list[tuple[bool, Conversion]]
+
+
+def _sides_of(slower: Trial, faster: Trial) -> tuple[_Side, _Side] | None:
+    """Both configurations; None if they are one, or one has no times of its call or of its kernels."""
+    slow, fast = _side_of(slower), _side_of(faster)
+    return None if slow is None or fast is None or slower is faster else (slow, fast)
+
+
+def _account(slow: _Side, fast: _Side, rows: Sequence[AccountRow]) -> Account:
+    return Account(
+        slower=slow.name,
+        faster=fast.name,
+        slower_seconds=slow.seconds,
+        faster_seconds=fast.seconds,
+        rows=tuple(rows),
+    )
 
 
 def _side_of(trial: Trial) -> _Side | None:
-    summary = trial.kernels
-    if summary is None or not summary.kernels or not summary.seconds:
+    summary, measurement = trial.kernels, trial.measurement
+    if measurement is None or summary is None or not summary.kernels or not summary.seconds:
         return None
     if any(kernel.seconds is None for kernel in summary.kernels):
         return None
@@ -244,7 +247,8 @@ def _side_of(trial: Trial) -> _Side | None:
         piece or _called(kernel, graphs.get(str(kernel.graph)), nodes.get(str(kernel.graph), {}))
         for piece, kernel in zip(pieces, summary.kernels, strict=True)
     ]
-    return found, list(_split_off(trial, found, writers))
+    split_off = list(_split_off(trial, found, writers))  # takes their times from those of the kernels
+    return _Side(trial.name, measurement.median_seconds, found, split_off)
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
@@ -343,7 +347,7 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
     """One row for the conversions of each kind of tensor and each owner, forward and backward apart."""
     groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
     for age, side in enumerate((slower, faster)):
-        for backward, conversion in side[1]:
+        for backward, conversion in side.conversions:
             groups[backward, conversion.tensor, conversion.owner][age].append(conversion)
     for (backward, tensor, owner), own in groups.items():
         times = [sum(conversion.seconds or 0.0 for conversion in side) for side in own]
@@ -381,7 +385,7 @@ _Group = tuple[list[_Piece], list[_Piece]]
 """The pieces of both sides at one place."""
 
 
-def _group_rows(slow: Sequence[_Piece], fast: Sequence[_Piece], sources: Mapping[str, str]) -> Iterator[AccountRow]:
+def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterator[AccountRow]:
     """
     One row for each place; library calls that only one side has share a row.
 
@@ -445,17 +449,17 @@ def _is_call(piece: _Piece) -> bool:
     return piece.call is not None
 
 
-def _connected(*sides: Sequence[_Piece]) -> list[_Group]:
+def _connected(*sides: _Side) -> list[_Group]:
     """Pieces that share a place, directly or through others."""
     import networkx as nx  # late: a trace does not need it
 
     graph = nx.Graph()
-    for piece in itertools.chain(*sides):
+    for piece in itertools.chain(*(side.pieces for side in sides)):
         nx.add_path(graph, piece.keys)
     number = {key: count for count, keys in enumerate(nx.connected_components(graph)) for key in keys}
     groups: dict[int, _Group] = defaultdict(lambda: ([], []))
-    for age, pieces in enumerate(sides):
-        for piece in pieces:
+    for age, side in enumerate(sides):
+        for piece in side.pieces:
             groups[number[piece.keys[0]]][age].append(piece)
     return list(groups.values())
 

@@ -40,7 +40,7 @@ from layoutdoctor.examination.kernels.operations import base_seconds, operation_
 from layoutdoctor.examination.kernels.placing import place_primitives
 from layoutdoctor.examination.kernels.tables import summarize_table
 from layoutdoctor.examination.kernels.waiting import waiting_in_calls
-from layoutdoctor.recording.recording import unrest
+from layoutdoctor.recording.recording import busy_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,13 +109,13 @@ def _ran(
     recording: Recording, graphs: tuple[Graph, ...], call_seconds: Seconds | None, *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], KernelSummary]:
     """The graphs with the conversions that ran, and the kernel list in the order of the quietest iteration."""
-    iterations = sorted(recording.iterations, key=unrest)
+    iterations = sorted(recording.iterations, key=busy_time)
     iteration, shares = iterations[0], Shares(iterations, call_seconds)
     events, log = shares.of_kernels(), shares.of_primitives()
     tree = operation_tree(events)
     bandwidth = recording.head.environment.copy_bandwidth_bytes_per_second
     lacks = list(iteration.lacks)
-    homeless = place_primitives(tree, log, base_seconds(events)) if log is not None else []
+    unplaced = place_primitives(tree, log, base_seconds(events)) if log is not None else []
     problem = join_eager(tree, graphs[0]) if is_eager else join_compiled(tree, graphs)
     if problem is not None:
         lacks.append(Lack(part="operations", reason=problem))
@@ -124,7 +124,7 @@ def _ran(
     seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
         shares.set_times(tree)  # late: primitives are placed by the quietest iteration's own times
-        kernels = summarize_host(tree, events, log, homeless, lacks)
+        kernels = summarize_host(tree, events, log, unplaced, lacks)
         if shares.between_seconds is not None:
             around = max(0.0, working_seconds(tree) - (kernels.seconds or 0.0))
             kernels = msgspec.structs.replace(kernels, around_seconds=around, between_seconds=shares.between_seconds)

@@ -82,12 +82,12 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
-    homeless = sum(  # it is not known which value they converted, so no pair with them can be proved
+    unplaced = sum(  # it is not known which value they converted, so no pair with them can be proved
         None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
         for conversion in kernels.conversions
     )
-    if homeless and trial.configuration.backend != "recorded":
-        yield f"conversions in the kernel list that no recorded operation was found for: {homeless}"
+    if unplaced and trial.configuration.backend != "recorded":
+        yield f"conversions in the kernel list that no recorded operation was found for: {unplaced}"
     suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)
     if suspected:
         yield f"possible round trips that rest on the order of kernels alone: {suspected}"

@@ -30,7 +30,7 @@ from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.onednn import read_onednn_log
-from layoutdoctor.recording.recording import Iteration, unrest
+from layoutdoctor.recording.recording import Iteration, busy_time
 from layoutdoctor.recording.steps import without_steps
 from layoutdoctor.state.switches import same_environment
 
@@ -101,8 +101,8 @@ class Recorder:
             found = Iteration(
                 events=events, device=kind_of(device), log=log, lacks=tuple(lacks), profiled_seconds=seconds
             )
-            if trace_file is not None and (self._quietest is None or unrest(found) < self._quietest):
-                self._quietest, data = unrest(found), file.read_bytes()
+            if trace_file is not None and (self._quietest is None or busy_time(found) < self._quietest):
+                self._quietest, data = busy_time(found), file.read_bytes()
                 with replacing(trace_file) as stream:
                     stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)
         return found

@@ -409,7 +409,7 @@ def contradicts_call(iteration: Iteration) -> bool:
     return iteration.call_seconds is not None and seconds > MOST_OF_A_CALL * iteration.call_seconds
 
 
-def unrest(iteration: Iteration) -> tuple[bool, int]:
-    """What the quietest of several iterations has least of; one of a GPU whose kernels were not recorded comes last."""
+def busy_time(iteration: Iteration) -> tuple[bool, int]:
+    """Sort key: least for the iteration with the shortest busy time; a GPU's iteration without kernels comes last."""
     kernels_are_missing = iteration.device != "cpu" and not len(iteration.events.kernels)
     return kernels_are_missing, busy_nanoseconds(iteration.events)

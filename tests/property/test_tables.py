@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from loops import for_each
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.files import TraceFile
@@ -203,7 +202,7 @@ def digits_by_width(text: str) -> Iterator[tuple[str, list[str]]]:
             yield next(cell for cell in cells if cell not in numbers and re.search(r"[A-Za-z]{3}", cell)), numbers
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("Total Time (us);Instances;Name\n1.500;3;f\n2.250;4;g\n", "those of thousands or those before decimals"),
@@ -215,7 +214,7 @@ def test_numbers_with_two_meanings_are_refused(tmp_path: Path, text: str, reason
         read(tmp_path / "t.txt", text)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "nanoseconds"),
     [
         ("Total Time (ns);Instances;Name\n1.500;3;f\n", [1500]),  # no time has half a nanosecond
@@ -242,7 +241,9 @@ def test_a_row_whose_percentage_denies_its_time_is_counted(tmp_path: Path) -> No
     assert table.nanoseconds == pytest.approx(246.88e6 - 25.539e6, rel=1e-3)  # by the others
 
 
-@for_each("name", ["key_averages_cut_to_six_rows.txt", "key_averages_cut_without_total.txt", "nsys_2021.txt"])
+@pytest.mark.parametrize(
+    "name", ["key_averages_cut_to_six_rows.txt", "key_averages_cut_without_total.txt", "nsys_2021.txt"]
+)
 def test_a_reader_by_width_and_digits_agrees(name: str) -> None:
     text = (TEXTS / name).read_text(encoding="utf-8")
     rows = dict(digits_by_width(text))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.recording.recording import unrest
+from layoutdoctor.recording.recording import busy_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +142,7 @@ def record(wanted: Set) -> list[Recording]:
         subject = load_target(str(ROOT / wanted.model), inputs=wanted.inputs)
         torch._dynamo.mark_dynamic(subject.args[0], wanted.dynamic_dimension)
         diagnose_object(subject.model, subject.args, request, watch)
-    quietest = ((recording, sorted(recording.iterations, key=unrest)[:1]) for recording in watch.latest)
+    quietest = ((recording, sorted(recording.iterations, key=busy_time)[:1]) for recording in watch.latest)
     return [scrub(msgspec.structs.replace(one, iterations=tuple(kept))) for one, kept in quietest]
 
 

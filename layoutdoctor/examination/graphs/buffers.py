@@ -146,6 +146,7 @@ class BufferGraph:
         self._positions = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
         self.nodes = {node.name: node for node in graph.nodes}
         self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self.weights = {name for name, node in self.inputs.items() if node.tensor == "weight"}
         self._order = {node.name: position for position, node in enumerate(graph.nodes)}
         self.readers: dict[str, list[str]] = defaultdict(list)
         self._sources: dict[str, tuple[Source, ...]] = {}
@@ -160,12 +161,22 @@ class BufferGraph:
 
     def layout_of(self, name: str) -> Layout | None:
         """Layout of a buffer or graph input; None if not known."""
-        value = self.value(name)
-        return value.layout if value is not None else None
+        value = self.buffers.get(name) or self.inputs.get(name)
+        return None if value is None else value.layout
 
-    def value(self, name: str) -> Buffer | FxNode | None:
-        """A buffer or graph input."""
-        return self.buffers.get(name) or self.inputs.get(name)
+    def dtype_of(self, name: str) -> str | None:
+        """Element type of a buffer or graph input; None if not known."""
+        value = self.buffers.get(name) or self.inputs.get(name)
+        return None if value is None else value.dtype
+
+    def nodes_of(self, buffer: Buffer) -> list[FxNode]:
+        """The FX nodes that a buffer names: the one whose value it holds, and those that it was computed for."""
+        names = dict.fromkeys((str(buffer.source_node), *buffer.origins))
+        return [self.nodes[name] for name in names if name in self.nodes]
+
+    def argument(self, node: FxNode) -> FxNode | None:
+        """The first input of a node; None if it has none."""
+        return self.nodes.get(node.inputs[0]) if node.inputs else None
 
     def is_fused(self, buffer: Buffer) -> bool:
         """Whether the kernel that writes a buffer also computes, for this buffer or for another one."""
@@ -217,9 +228,7 @@ class BufferGraph:
 
     def is_concatenation(self, buffer: Buffer) -> bool:
         """Whether a buffer holds a concatenation, whatever writes it."""
-        names = (buffer.source_node, *buffer.origins)
-        targets = (self.nodes[name].target for name in names if name is not None and name in self.nodes)
-        return any(base_name(target) == "cat" for target in targets)
+        return any(base_name(node.target) == "cat" for node in self.nodes_of(buffer))
 
     def node_of(self, buffer: Buffer) -> FxNode | None:
         """
@@ -228,7 +237,7 @@ class BufferGraph:
         The node whose value the buffer holds; else, if the buffer only prepares an input of a library call, that call;
         else the last of its origins with a line or module, if possible no convolution and no call that reads it.
         """
-        source = self.nodes.get(buffer.source_node) if buffer.source_node is not None else None
+        source = self.nodes.get(str(buffer.source_node))
         if source is not None and source.name not in self.inputs:
             return source
         readers = self.required_by(buffer.name)

@@ -22,6 +22,9 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.operations import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
+from layoutdoctor.examination.layouts import UNKNOWN, layout_of
+from layoutdoctor.examination.where import Where, where
+from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes, listing
 
 if TYPE_CHECKING:
@@ -93,22 +96,19 @@ def _conversion(
     kind: TensorKind,
     number: int,
 ) -> Conversion:
-    node = flow.node_of(buffer)
     asked = _user_node(flow, buffer, target)
-    given = flow.value(source.name)
-    dtypes = (given.dtype if given is not None else None, buffer.dtype)
+    dtypes = (flow.dtype_of(source.name), buffer.dtype)
     required_by = flow.required_by(buffer.name)
     role = _role(flow, buffer, source.name, kind)
-    place = asked or node
-    modules = (place.module,) if place is not None else (flow.nodes[name].module for name in required_by)
+    place = where(asked or flow.node_of(buffer))
+    if place.node is None:
+        modules = (flow.nodes[name].module for name in required_by)
+        place = Where(module=next((module for module in modules if module is not None), None))
     return Conversion(
         id=f"{flow.graph.name} conversion {number}",
         owner="compiler" if asked is None else "user",
         kernel=buffer.kernel,
-        node=place.name if place is not None else None,
-        op=place.target if place is not None else None,
-        location=place.location if place is not None else None,
-        module=next((module for module in modules if module is not None), None),
+        **place._asdict(),
         source=source.seen,
         target=target,
         direction=direction,
@@ -134,21 +134,18 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     Args:
         dtypes: In any spelling. A conversion reads one dtype and writes another, so it moves the bytes of both.
     """
-    elements = layout.element_count if layout is not None else None
-    sizes = [item_bytes(dtype) for dtype in dtypes]
-    return None if elements is None or None in sizes else elements * sum(size for size in sizes if size is not None)
+    elements = None if layout is None else layout.element_count
+    size = sum_if_all_known(*map(item_bytes, dtypes))
+    return None if elements is None or size is None else elements * size
 
 
 def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout in which a buffer is written; None if there is none."""
-    for name in dict.fromkeys((buffer.source_node, *buffer.origins)):
-        node = flow.nodes.get(name) if name is not None else None
-        if node is None or not is_user_call(node) or node.layout is None:
-            continue
-        before = flow.nodes[node.inputs[0]].layout if node.inputs and node.inputs[0] in flow.nodes else None
-        if before is None or before.shape != node.layout.shape or layout_change(before, node.layout) == "none":
-            continue
-        if node.layout.shape == target.shape and layout_change(node.layout, target) == "none":
+    for node in flow.nodes_of(buffer):
+        before, after = layout_of(flow.argument(node)), layout_of(node)
+        is_change = before.shape == after.shape and layout_change(before, after) != "none"
+        is_target = after.shape == target.shape and layout_change(after, target) == "none"
+        if is_user_call(node) and is_change and is_target:
             return node
     return None
 
@@ -169,17 +166,15 @@ def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKin
         return node.tensor or "unknown"
     if flow.graph.direction != "backward":
         return "weight" if _is_made_of_weights(flow, source_name) else "activation"
-    buffer = flow.buffers[source_name]
-    names = {name for name in (buffer.source_node, *buffer.origins) if name is not None}
-    return "gradient" if names & gradients else "activation"
+    of_gradients = (node.name in gradients for node in flow.nodes_of(flow.buffers[source_name]))
+    return "gradient" if any(of_gradients) else "activation"
 
 
 def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
     """Whether a buffer is a weight that was only cast or moved, as under autocast."""
     buffer = flow.buffers.get(name)
     if buffer is None:
-        node = flow.inputs.get(name)
-        return node is not None and node.tensor == "weight"
+        return name in flow.weights
     if buffer.is_extern or len(buffer.accesses) != 1 or buffer.is_reduction:
         return False
     return set(buffer.operations) <= {"to_dtype"} and _is_made_of_weights(flow, buffer.accesses[0].name)
@@ -278,10 +273,9 @@ def with_copies_around(
     for entry in tree:
         if entry.name != COPY:
             continue
-        joined = entry.joined()
-        name = entry.home() if joined is None else joined.graph
-        graph = by_name.get(graphs[-1].name if name is None else name)
-        if graph is None or (joined is None and name is not None):  # it ran in a graph, but for which node is not known
+        name = entry.home()
+        graph = by_name.get(name or graphs[-1].name)
+        if graph is None or (name and entry.joined().node is None):  # it ran in a graph, for a node that is not known
             continue
         number = len(found[graph.name])
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
@@ -301,23 +295,23 @@ def with_copies_around(
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
     """The conversion as that of a gradient, with line and module if only one result of the backward graphs fits."""
-    returned = {
-        (graph.name, node.name): node
+    returned = [
+        node
         for graph in graphs
         if graph.direction == "backward"
         for node in graph.nodes
-        if node.name in graph.output_names and conversion.source is not None and _fits(node.layout, conversion.source)
-    }
-    own = next(iter(returned.values())) if len(returned) == 1 else None
-    dtypes = {node.dtype for node in returned.values()}
+        if node.name in graph.output_names and _fits(node, conversion.source)
+    ]
+    dtypes = {node.dtype for node in returned}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
+    place = where(returned[0] if len(returned) == 1 else None)
     return msgspec.structs.replace(
         conversion,
         tensor="gradient",
         dtype=dtype,
         bytes_moved=tensor_bytes(conversion.target, dtype, dtype),
-        location=None if own is None else own.location,
-        module=None if own is None else own.module,
+        location=place.location,
+        module=place.module,
         cause="autograd gives a gradient the strides of its parameter",
         purpose="gradient_strides",
     )
@@ -326,68 +320,75 @@ def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion
 def _eager_conversion(
     entry: HostOperation,
     graph: Graph,
-    nodes: dict[str, FxNode],
+    nodes: Mapping[str, FxNode],
     number: int,
     device_seconds: Mapping[int | None, float] | None,
 ) -> Conversion | None:
     layouts = layouts_of_copy(entry.shapes, entry.strides) if entry.name == COPY else None
-    if layouts is None:
+    direction = "none" if layouts is None else layout_change(*layouts)
+    if layouts is None or direction == "none":
         return None
-    source, target = layouts
-    direction = layout_change(source, target)
-    if direction == "none":
-        return None
-    joined = entry.joined()
     # By name: ``called`` is set on the graph's nodes, not on the nodes that the join put into operations.
-    node = nodes.get(joined.node.name) if joined is not None and joined.node is not None else None
-    port, kind = _port_and_kind(node, nodes, source, target) if node is not None else (None, "unknown")
-    asked = node is not None and is_user_call(node) and node.is_called_directly is True
-    dtype = next((nodes[name].dtype for name in node.inputs if name in nodes), None) if node is not None else None
-    dtypes = dtype, dtype if node is None or is_convolution(node.target) else node.dtype
+    node = nodes.get(str(where(entry.joined().node).node))
+    op = outermost_name(entry)
     seconds = entry.seconds if device_seconds is None else device_seconds.get(entry.external_id)
-    return Conversion(
+    conversion = Conversion(
         id=f"{graph.name} conversion {number}",
-        owner="user" if asked else "framework",
+        owner="framework",
         kernel=entry.name,
-        node=node.name if node is not None else None,
-        op=outermost_name(entry),
-        location=node.location if node is not None else None,
-        module=node.module if node is not None else None,
-        source=source,
-        target=target,
+        **where(node, op)._asdict(),
+        source=layouts[0],
+        target=layouts[1],
         direction=direction,
-        tensor=kind,
+        tensor="unknown",
         seconds=seconds,
-        bytes_moved=tensor_bytes(target, *dtypes),
-        start_seconds=None,
-        dtype=dtypes[0],
-        target_dtype=dtypes[1] if dtypes[1] != dtypes[0] else None,
-        graph=graph.name if node is not None else None,
-        port=port,
-        cause=_eager_cause(entry, node, asked=asked),
-        role=_eager_role(graph, node, nodes, kind),
-        required_by=(node.name,) if node is not None and is_convolution(node.target) else (),
-        value=node.name if node is not None else None,
-        source_value=_source_value(node, port),
+        bytes_moved=None,
+        cause=f"made inside {'the backward of ' if is_backward(entry) else ''}{op}",
         seconds_source=None if seconds is None else "measured",
+    )
+    return conversion if node is None else _with_tensor(conversion, graph, node, nodes, *layouts)
+
+
+def _with_tensor(
+    conversion: Conversion, graph: Graph, node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
+) -> Conversion:
+    """A copy with the facts of the node that ran it: which of its tensors is copied, for whom, and why."""
+    port, kind = _port_and_kind(node, nodes, source, target)
+    read = [nodes[name] for name in node.inputs if name in nodes]
+    dtype = read[0].dtype if read else None
+    target_dtype, facts = node.dtype, dict[str, Any]()
+    if is_convolution(node.target):
+        cause = f"{conversion.op} wants its tensors in one memory format, that of input or weight"
+        target_dtype, facts = dtype, {"required_by": (node.name,), "cause": cause}
+    if is_user_call(node) and node.is_called_directly is True:
+        facts |= {"owner": "user", "cause": f"the model's own .{node.called}() asks for it"}
+    return msgspec.structs.replace(
+        conversion,
+        tensor=kind,
+        bytes_moved=tensor_bytes(target, dtype, target_dtype),
+        dtype=dtype,
+        target_dtype=None if target_dtype == dtype else target_dtype,
+        graph=graph.name,
+        port=port,
+        role=_eager_role(graph, node, nodes, kind),
+        value=node.name,
+        source_value=_source_value(node, port),
+        **facts,
     )
 
 
 def _port_and_kind(
-    node: FxNode, nodes: dict[str, FxNode], source: Layout, target: Layout
+    node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
     """The port and kind of the copied tensor; None and ``unknown`` if none or several inputs of a convolution fit."""
-    fitting = [
-        position for position, name in enumerate(node.inputs) if name in nodes and _fits(nodes[name].layout, source)
-    ]
-    is_result = not fitting and _fits(node.layout, target)
+    fitting = [position for position, name in enumerate(node.inputs) if _fits(nodes.get(name), source)]
+    is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"
-    if not is_convolution(node.target):
-        made_of = next((nodes[name] for name in node.inputs if name in nodes), None)
-        port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
-        return port, "weight" if made_of is not None and made_of.tensor == "weight" else made_here
     read = [nodes[name] for name in node.inputs if name in nodes]
-    of_its_sizes = {each.tensor for each in read if each.layout is not None and each.layout.shape == source.shape}
+    if not is_convolution(node.target):
+        port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
+        return port, "weight" if read and read[0].tensor == "weight" else made_here
+    of_its_sizes = {each.tensor for each in read if layout_of(each).shape == source.shape}
     if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
     if is_result:
@@ -402,33 +403,24 @@ def _port_and_kind(
     return f"input {position}", "gradient" if node.backward and position == 0 else "activation"
 
 
-def _fits(layout: Layout | None, source: Layout) -> bool:
-    return layout is not None and layout.shape == source.shape and layout.stride == source.stride
+def _fits(node: FxNode | None, layout: Layout | None) -> bool:
+    """Whether a node's value is known to have these sizes and strides."""
+    own = layout_of(node)
+    return layout is not None and own is not UNKNOWN and (own.shape, own.stride) == (layout.shape, layout.stride)
 
 
-def _source_value(node: FxNode | None, port: str | None) -> str | None:
-    if node is None or port is None:
-        return None
-    position = int(port.split()[1]) if port.startswith("input") else 0
-    if port.startswith("output") and not is_copy(node):
-        return None
-    return node.inputs[position] if position < len(node.inputs) else None
+def _source_value(node: FxNode, port: str | None) -> str | None:
+    """The value that is copied: an input, or the argument of the copy that the node is."""
+    side, _, number = (port or "").partition(" ")
+    position = int(number) if side == "input" else 0
+    is_known = side == "input" or (side == "output" and is_copy(node))
+    return node.inputs[position] if is_known and position < len(node.inputs) else None
 
 
-def _eager_cause(entry: HostOperation, node: FxNode | None, *, asked: bool) -> str:
-    if asked and node is not None:
-        return f"the model's own .{node.called}() asks for it"
-    op = outermost_name(entry)
-    if node is not None and is_convolution(node.target):
-        return f"{op} wants its tensors in one memory format, that of input or weight"
-    what = "the backward of " if is_backward(entry) else ""
-    return f"made inside {what}{op}"
-
-
-def _eager_role(graph: Graph, node: FxNode | None, nodes: dict[str, FxNode], kind: TensorKind) -> ConversionRole | None:
-    if node is None or kind == "weight":
+def _eager_role(graph: Graph, node: FxNode, nodes: Mapping[str, FxNode], kind: TensorKind) -> ConversionRole | None:
+    if kind == "weight":
         return None
     if node.name in graph.output_names and not is_convolution(node.target):
         return "exit"
-    first = nodes.get(node.inputs[0]) if node.inputs else None
-    return "entry" if first is not None and first.op == "placeholder" and not node.backward else "interior"
+    is_given = any(nodes[name].op == "placeholder" for name in node.inputs[:1] if name in nodes)
+    return "entry" if is_given and not node.backward else "interior"

@@ -273,20 +273,20 @@ class Records:
     def library(self, number: int, found: LibraryConversion) -> Conversion:
         """A conversion of a library."""
         tensor = found.tensor
-        source, target = _layouts(tensor.shape if tensor is not None else None, found.direction)
+        source, target = _layouts(tensor.shape, found.direction)
         recorded = DTYPES.get(found.dtype or "")
         dtype, target_dtype = dtypes_of(self.evidence.name_of(found.row)) or (recorded, recorded)
-        is_buffer = tensor is not None and found.direction == "to_channels_last" and tensor.role in _WRITTEN
+        is_buffer = found.direction == "to_channels_last" and tensor.role in _WRITTEN
         return msgspec.structs.replace(
             self._plain(f"conversion {number}", found.row),
             source=source,
             target=target,
             direction=found.direction,
-            tensor=tensor.kind if tensor is not None else "unknown",
+            tensor=tensor.kind,
             bytes_moved=tensor_bytes(source, dtype, target_dtype),
             dtype=dtype,
             target_dtype=target_dtype if target_dtype != dtype else None,
-            port=tensor.port if tensor is not None else None,
+            port=tensor.port,
             cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
             source_value=self._value(found),
             confidence=found.confidence,
@@ -295,9 +295,9 @@ class Records:
 
     def _value(self, found: LibraryConversion) -> str | None:
         """A label that all conversions of one tensor share; None unless the sizes prove which tensor was read."""
-        if found.tensor is None or found.confidence != "shapes" or found.group < 0 or found.tensor.role in _WRITTEN:
-            return None
         role, convolution = found.tensor.role, found.group
+        if role in ("unknown", *_WRITTEN) or found.confidence != "shapes" or convolution < 0:
+            return None
         if "backward" in self.attribution.name_of(convolution) and role in ("input", "weight"):
             forward = self.places.forward_of(convolution)
             convolution = int(self.attribution.convolution_of[forward]) if forward != NONE else NONE
@@ -305,7 +305,7 @@ class Records:
                 return None
             arguments = self.attribution.arguments_of(convolution)
             tensors = convolution_tensors(self.attribution.name_of(convolution), arguments)
-            if tensors is None or tensors.shape_of(role) != found.tensor.shape:
+            if tensors is None or tensors.of_role(role).shape != found.tensor.shape:
                 return None
         return f"{role} of {self.attribution.name_of(convolution)} ({convolution})"
 
@@ -336,6 +336,9 @@ class Records:
         """A round trip."""
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
+        proof = _PROOFS[pair.confidence]
+        if norms := [name for name in pair.between if name in CONTIGUOUS_NORMS]:
+            proof += f"; but {norms[0]} computes in contiguous_format on a GPU, so it has to be replaced as well"
         return RedundantPair(
             kind="through" if pair.between else "adjacent",
             evidence="kernels",
@@ -346,8 +349,8 @@ class Records:
             bytes_moved=sum_if_all_known(first.bytes_moved, second.bytes_moved),
             location=place.location or first.location,
             module=place.module,
-            proof=_PROOFS[pair.confidence] + _contiguous_norm_words(pair.between),
-            tensor_shape=pair.shape,
+            proof=proof,
+            tensor_shape=pair.shape or None,
             seconds_source="measured",
             confidence=pair.confidence,
             exposed_seconds=sum_if_all_known(first.exposed_seconds, second.exposed_seconds),
@@ -364,11 +367,6 @@ _CAUSES: dict[CopyKind, str | None] = {
 _WRITTEN = ("output", "grad_input", "grad_weight")
 
 
-def _contiguous_norm_words(between: Sequence[str]) -> str:
-    name = next((name for name in between if name in CONTIGUOUS_NORMS), None)
-    return f"; but {name} computes in contiguous_format on a GPU, so it has to be replaced as well" if name else ""
-
-
 def _short(name: str) -> str:
     """An operation's name, or a kernel's name without return type, template arguments and parameters."""
     plain = name.removeprefix("void ")
@@ -376,9 +374,9 @@ def _short(name: str) -> str:
     return plain[: min(ends)] if ends and " " in name else plain
 
 
-def _layouts(shape: Shape | None, direction: str) -> tuple[Layout | None, Layout | None]:
+def _layouts(shape: Shape, direction: str) -> tuple[Layout | None, Layout | None]:
     """Layouts before and after a conversion between the two dense formats of a tensor."""
-    if shape is None or direction not in ("to_channels_last", "to_contiguous"):
+    if not shape or direction not in ("to_channels_last", "to_contiguous"):
         return None, None
     contiguous = strided_layout(shape, contiguous_stride(shape))
     last = strided_layout(shape, dense_stride(shape, (0, *range(2, len(shape)), 1)))

@@ -21,6 +21,7 @@ from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.operations import is_backward
+from layoutdoctor.examination.where import where
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
@@ -145,45 +146,43 @@ class _GraphPlaces(Places):
     def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
         super().__init__(attribution)
         self.has_frames = True
-        self._nodes = [_node(entry) for entry in entries]
+        self._places = [where(_node(entry)) for entry in entries]
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
         """The module of each kernel's node."""
-        return [node.module if (node := self._nodes[row]) is not None else None for row in rows]
+        return [self._places[row].module for row in rows]
 
     def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
         """The line of each kernel's node."""
-        return [node.location if (node := self._nodes[row]) is not None else None for row in rows]
+        return [self._places[row].location for row in rows]
 
 
 def _node(entry: HostOperation | None) -> FxNode | None:
-    joined = entry.joined() if entry is not None else None
-    return joined.node if joined is not None else None
+    return None if entry is None else entry.joined().node
 
 
 def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
-    node = _node(entry)
     return msgspec.structs.replace(
         kernel,
         op=kernel.op if kernel.library != "inductor" else None,  # it is launched in an operation of its own name
         backward=entry is not None and is_backward(entry),
-        node=node.name if node is not None else None,
-        graph=entry.home() if entry is not None else None,
+        node=where(_node(entry)).node,
+        graph=None if entry is None else entry.home(),
     )
 
 
 def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
     """The conversion with the node it ran for, but not yet with the node's tensor that it converts."""
     plain = msgspec.structs.replace(conversion, port=None, source_value=None)
-    joined = entry.joined() if entry is not None else None
-    if entry is None or joined is None or joined.node is None:
+    node = _node(entry)
+    if entry is None or node is None:
         return plain
     return msgspec.structs.replace(
         plain,
-        node=joined.node.name,
-        graph=joined.graph,
+        node=node.name,
+        graph=entry.joined().graph,
         cause=conversion.cause or f"{entry.name} runs in a format of its own",
-        required_by=(joined.node.name,),
+        required_by=(node.name,),
     )
 
 
@@ -194,20 +193,20 @@ def _with_port(
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
     """The conversion with its port and value, if the sizes prove them and the graph's tensor has its layout."""
-    joined = entry.joined() if entry is not None else None
-    if joined is None or joined.node is None or found.tensor is None or found.confidence != "shapes":
+    node = _node(entry)
+    if entry is None or node is None or found.confidence != "shapes":
         return conversion
-    port = _PORTS.get(base_name(joined.node.target), {}).get(found.tensor.role)
+    port = _PORTS.get(base_name(node.target), {}).get(found.tensor.role)
     if port is None:
         return conversion
     side, number = port.split()
-    index, is_read, graph = int(number), side == "input", graphs[str(joined.graph)]
+    index, is_read, graph = int(number), side == "input", graphs[str(entry.joined().graph)]
     if is_read:
-        known, own = graph.of_argument(joined.node, index, joined), conversion.source
+        known, own = graph.of_argument(node, index, entry.joined()), conversion.source
     else:
-        known = graph.of_result(joined.node, index)
+        known = graph.of_result(node, index)
         own = conversion.target if found.is_result else conversion.source  # else the result's buffer, not written yet
     if known is None or own is None or known.shape != own.shape or not same_format(known, own):
         return conversion
-    value = joined.node.inputs[index] if is_read else None
+    value = node.inputs[index] if is_read else None
     return msgspec.structs.replace(conversion, port=port, source_value=value)

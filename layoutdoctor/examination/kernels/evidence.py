@@ -25,6 +25,7 @@ from layoutdoctor.examination.kernels.names import (
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
     COPY,
+    UNKNOWN_TENSOR,
     convolution_tensors,
     cudnn_grid,
     layouts_of_copy,
@@ -75,8 +76,8 @@ class LibraryConversion:
         dtype: Element type of the convolution's input, or else of its weight, as recorded; None if it was not.
         is_result: Whether it converts a result, because it runs after the kernel that computes; None if no such kernel
             is known.
-        tensor: None if not known. With the confidence ``grid``: one of several of one size, which are all converted.
-        input_shape: Sizes of the convolution's input, whichever tensor is converted; None if not recorded.
+        tensor: With the confidence ``grid``: one of several of one size, which are all converted.
+        input_shape: Sizes of the convolution's input, whichever tensor is converted; empty if not recorded.
         of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient;
             None if the tensor is known, or the grid shows neither.
     """
@@ -84,11 +85,11 @@ class LibraryConversion:
     row: int
     group: int
     direction: ConversionDirection
-    tensor: Tensor | None
     confidence: Confidence | None
+    tensor: Tensor = UNKNOWN_TENSOR
     dtype: str | None = None
     is_result: bool | None = None
-    input_shape: Shape | None = None
+    input_shape: Shape = ()
     of_batch: bool | None = None
 
 
@@ -178,7 +179,7 @@ def _library_conversions(evidence: Evidence) -> list[LibraryConversion]:
             members.setdefault(group, []).append(row)
     found = [c for group, own in members.items() for c in _Group(evidence, group, own).conversions()]
     found += [
-        LibraryConversion(row, NONE, evidence.class_of(row).direction, None, None)
+        LibraryConversion(row, NONE, evidence.class_of(row).direction, None)
         for row in rows
         if evidence.groups[row] == NONE
     ]
@@ -196,7 +197,7 @@ def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[Libr
     grids = {
         conversion.row: grid
         for conversion in found
-        if conversion.tensor is None
+        if conversion.tensor is UNKNOWN_TENSOR
         and evidence.class_of(conversion.row).library == "cudnn"
         and (grid := evidence.grid_of(conversion.row)) is not None
     }
@@ -261,7 +262,7 @@ class _Group:
                 confidence = "order" if self.mains else None
                 if is_result is not None and self.names[place].startswith("batched_transpose"):
                     direction = "to_contiguous" if is_result else "to_channels_last"
-            conversion = LibraryConversion(row, self.group, direction, None, confidence, is_result=is_result)
+            conversion = LibraryConversion(row, self.group, direction, confidence, is_result=is_result)
             yield self._with_tensor(conversion, place, taken)
 
     def _is_result(self, place: int) -> bool | None:
@@ -307,13 +308,13 @@ class _Group:
         tensors = self._tensors(int(self.evidence.attribution.operation[conversion.row]))
         if tensors is None:
             return conversion
-        conversion = replace(conversion, dtype=tensors.dtype, input_shape=tensors.shape_of("input"))
+        conversion = replace(conversion, dtype=tensors.dtype, input_shape=tensors.of_role("input").shape)
         part = self._part(place)
         is_miopen = self.classes[place].library == "miopen"
         roles = self._roles(tensors, conversion, place, is_miopen=is_miopen)
         candidates = [tensors.of_role(role) for role in roles if (part, role) not in taken]
         to_channels_last = conversion.direction == "to_channels_last"
-        fitting = [t for t in candidates if t and self._fits(place, t, to_channels_last=to_channels_last)]
+        fitting = [tensor for tensor in candidates if self._fits(place, tensor, to_channels_last=to_channels_last)]
         if not fitting:
             return conversion
         if len(fitting) > 1 and not is_miopen:

@@ -28,6 +28,7 @@ from layoutdoctor.examination.kernels.operations import (
 from layoutdoctor.examination.kernels.placing import add_primitive
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe
 from layoutdoctor.examination.kernels.sums import lost_count, summarize
+from layoutdoctor.examination.where import where
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of, distinct, listing
 
@@ -93,14 +94,14 @@ def summarize_host(
     tree: Sequence[HostOperation],
     trace: RecordedTrace,
     log: OnednnLog | None,
-    homeless: Sequence[Primitive],
+    unplaced: Sequence[Primitive],
     lacks: Sequence[Lack],
 ) -> KernelSummary:
     """
     The kernel list of an iteration on a CPU.
 
     Args:
-        homeless: Its primitives that belong to no operation.
+        unplaced: Its primitives that belong to no operation.
     """
     kernels: list[Kernel] = []
     conversions: list[Conversion] = []
@@ -111,7 +112,7 @@ def summarize_host(
             add_primitive(kernels, conversions, item, entry, base)
         if not entry.primitives and _is_kernel(entry):
             kernels.append(_host_kernel(entry, origin))
-    for primitive in homeless:
+    for primitive in unplaced:
         add_primitive(kernels, conversions, describe(primitive), None, base)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
     unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
@@ -178,8 +179,8 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
         op=None if generated else outermost_name(entry),
         library="inductor" if generated else "aten",
         backward=is_backward(entry),
-        node=joined.node.name if joined is not None and joined.node is not None else None,
-        graph=graph if joined is None else joined.graph,
+        node=where(joined.node).node,
+        graph=joined.graph or graph,
     )
 
 

@@ -238,7 +238,7 @@ _DECOYS = (
         "decoy", "cublas",
         # a matrix transpose inside FFT convolutions (complex float2), no layout of tensors; V100, A100
         _VOID + r"transpose_readWrite_alignment_kernel\b",
-        _VOID + r"scal_kernel<.{0,200}?cublasTransposeParams",  # scales a matrix; V100
+        _VOID + rf"scal_kernel<(?:\w+, ){{2}}{_NUMBER}, ",  # scales a matrix (cublasTransposeParams); V100
     ),
     _computing(
         "decoy", "aten",

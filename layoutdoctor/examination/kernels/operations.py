@@ -86,9 +86,9 @@ class HostOperation:
             yield here
             here = here.parent
 
-    def joined(self) -> HostOperation | None:
-        """This operation, or the nearest one around it, whose graph node is known."""
-        return next((entry for entry in self.around() if entry.node is not None), None)
+    def joined(self) -> HostOperation:
+        """This operation, or the nearest one around it, whose graph node is known; this one if none is known."""
+        return next((entry for entry in self.around() if entry.node is not None), self)
 
     def home(self) -> str | None:
         """Name of the graph that it ran in, if that is certain."""

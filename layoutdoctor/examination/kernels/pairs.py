@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
 from layoutdoctor.examination.kernels.evidence import copied_layouts
@@ -76,14 +76,14 @@ class TracePair:
         first: The conversion of a convolution's result: index into the list of library conversions.
         second: The conversion back, of another convolution's input: index into the same list.
         between: Names of the operations between, in order, without immediate repeats.
-        shape: Sizes of the value at the second conversion; None if not known.
+        shape: Sizes of the value at the second conversion; empty if not known.
     """
 
     first: int
     second: int
     between: tuple[str, ...]
     confidence: Confidence
-    shape: Shape | None
+    shape: Shape
 
 
 def find_pairs(evidence: Evidence) -> list[TracePair]:
@@ -127,17 +127,19 @@ class _Walker:
         """Goes on to the next kernel; returns the pair that it completes, if any."""
         group = self.evidence.groups[row]
         index = self.by_row.get(row)
-        conversion = self.conversions[index] if index is not None else None
+        conversion = None if index is None else self.conversions[index]
         if walk.first is not None and group not in (NONE, self.conversions[walk.first].group):
             pair = None
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk.first, walk.rows, index)
                 walk.reader = group
-            if pair is not None or (conversion is None and not self._prepares(row)):
+            # A kernel of a convolution prepares its computation: a fill, or the cast of a weight or an input.
+            prepares = self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
+            if pair is not None or (conversion is None and not prepares):
                 walk.first = None  # the pair is found, or the next convolution computes
             if pair is not None:
                 return pair
-        if conversion is not None and conversion.direction in _BACK and self._is_result(conversion):
+        if conversion is not None and conversion.direction in _BACK and self._may_be(conversion, "output"):
             walk.first, walk.rows, walk.reader = index, [], None
         elif walk.first is not None and group == NONE:
             if self._agnostic(row) is None or walk.reader is not None:
@@ -146,29 +148,19 @@ class _Walker:
                 walk.rows.append(row)
         return None
 
-    def _prepares(self, row: int) -> bool:
-        """Whether a kernel of a convolution prepares its computation: a fill, or the cast of a weight or an input."""
-        return self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
-
-    def _is_result(self, conversion: LibraryConversion) -> bool:
+    def _may_be(self, conversion: LibraryConversion, role: Literal["input", "output"]) -> bool:
         """
-        Whether a conversion's value is the output of a forward convolution.
+        Whether a conversion's value can be the input or the output of a forward convolution; a gradient is neither.
 
         Backward operations also read tensors that the forward saved, in layouts that no trace holds, so nothing proves
         that they would accept the gradient in another layout.
         """
-        is_other = conversion.tensor is not None and conversion.tensor.role != "output"
-        return conversion.is_result is True and not is_other and self._is_forward(conversion.group)
-
-    def _is_input(self, conversion: LibraryConversion) -> bool:
-        """Whether a conversion's value can be the input of a forward convolution; a gradient is another value."""
-        is_other = conversion.tensor is not None and conversion.tensor.role != "input"
-        return conversion.is_result is False and not is_other and self._is_forward(conversion.group)
-
-    def _is_forward(self, group: int) -> bool:
-        if group >= 0:
-            return "backward" not in self.attribution.name_of(group)
-        return group not in self.backward_groups
+        group = conversion.group
+        is_forward = (
+            group not in self.backward_groups if group < 0 else "backward" not in self.attribution.name_of(group)
+        )
+        is_side = conversion.is_result is (role == "output")
+        return is_side and conversion.tensor.role in (role, "unknown") and is_forward
 
     def _agnostic(self, row: int) -> str | None:
         """Name of the operation, or else kernel, if it works in either format; None if it does not, or is not known."""
@@ -186,13 +178,14 @@ class _Walker:
     def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
         """The pair of the open conversion and this one; None if the evidence contradicts it or is not enough."""
         first, other = self.conversions[opened], self.conversions[second]
-        if other.direction != _BACK[first.direction] or not self._is_input(other):
+        if other.direction != _BACK[first.direction] or not self._may_be(other, "input"):
             return None
-        if not self._is_one_step(first, other):
-            return None
+        launched = [row for row in (first.row, other.row) if self.attribution.launch[row] != NONE]
+        if len({int(self.attribution.step[row]) for row in launched}) > 1:
+            return None  # of two profiler steps
         confidence, shape = self._agreement(first, other)
         if confidence is not None and self._reads_alike(first, other):
-            taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else None)]
+            taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else ())]
             if not taking:
                 return None
             if all(self._is_norm(row) for row in taking):
@@ -203,22 +196,17 @@ class _Walker:
         between = [name for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
         return TracePair(opened, second, tuple(between), confidence, shape)
 
-    def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape | None]:
+    def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape]:
         """The evidence that both convert one value, and the value's sizes; None if sizes or grids contradict it."""
-        if first.tensor is not None and second.input_shape is not None and first.tensor.shape != second.input_shape:
-            return None, None
-        if first.tensor is not None and second.tensor is not None:
-            return "shapes", second.tensor.shape
-        shape = second.tensor.shape if second.tensor is not None else first.tensor.shape if first.tensor else None
+        before, after = first.tensor.shape, second.tensor.shape
+        if before and second.input_shape and before != second.input_shape:
+            return None, ()
+        if before and after:
+            return "shapes", after
         if first.confidence == second.confidence == "grid":
-            grids = [self.evidence.grid_of(conversion.row) for conversion in (first, second)]
-            return ("grid" if grids[0] == grids[1] else None), shape
-        return "order", shape
-
-    def _is_one_step(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether both were launched in the same profiler step, as far as recorded."""
-        launched = [row for row in (first.row, second.row) if self.attribution.launch[row] != NONE]
-        return len({int(self.attribution.step[row]) for row in launched}) < 2
+            is_same = self.evidence.grid_of(first.row) == self.evidence.grid_of(second.row)
+            return ("grid" if is_same else None), after or before
+        return "order", after or before
 
     @cached_property
     def _reads(self) -> dict[int, list[LibraryConversion]]:
@@ -231,7 +219,7 @@ class _Walker:
 
     def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
         """Whether the second convolution can have read the first one's input, as far as sizes or grids show it."""
-        if first.tensor is not None and first.input_shape is not None:
+        if first.tensor.shape and first.input_shape:
             return first.input_shape == first.tensor.shape
         reads = self._reads.get(first.group, [])
         if first.confidence != "grid" or not reads:
@@ -239,10 +227,10 @@ class _Walker:
         grid = self.evidence.grid_of(second.row)
         return any(self.evidence.grid_of(conversion.row) == grid for conversion in reads)
 
-    def _takes(self, row: int, shape: Shape | None) -> bool:
+    def _takes(self, row: int, shape: Shape) -> bool:
         """Whether an operation between may read the value; unknown sizes do not exclude it."""
         shapes = parse_shapes(self.attribution.arguments_of(self.operations[row]).shapes)
-        return shape is None or not shapes or shape in shapes
+        return not shape or not shapes or shape in shapes
 
     def _is_norm(self, row: int) -> bool:
         """Whether a kernel ran for a norm, or only counts its batches."""

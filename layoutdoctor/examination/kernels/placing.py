@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.kernel import Kernel
 from layoutdoctor.examination.kernels.operations import OPERATION, HostOperation, is_backward
+from layoutdoctor.examination.where import Where, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,12 +28,12 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float)
         The primitives that ran in no known operation: all of them if the log has no timestamps.
     """
     starts = [entry.start_seconds for entry in tree]
-    homeless: list[Primitive] = []
+    unplaced: list[Primitive] = []
     for primitive in log.primitives:
         moment = (primitive.start_seconds or 0.0) - base + _CLOCK_RESOLUTION_SECONDS
         home = _innermost(tree, starts, moment)
-        (home.primitives if home is not None else homeless).append(primitive)
-    return homeless
+        (unplaced if home is None else home.primitives).append(primitive)
+    return unplaced
 
 
 _CLOCK_RESOLUTION_SECONDS = 1e-6
@@ -61,48 +62,47 @@ def add_primitive(
     """
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)
-    joined = entry.joined() if entry is not None else None
-    node = joined.node if joined is not None else None
-    op = entry.name if entry is not None else None
-    is_computed = joined is not None and joined.has_computed_weight and item.tensor == "weight"
-    node_name, graph = (node.name if node is not None else None), (joined.graph if joined is not None else None)
+    begin, place, graph, is_computed, backward = start, Where(), None, False, primitive.prop_kind.startswith("backward")
+    if entry is not None:
+        joined = entry.joined()
+        place, graph, is_computed = where(joined.node, entry.name), joined.graph, joined.has_computed_weight
+        begin, backward = entry.start_seconds if start is None else start, is_backward(entry)
     kernels.append(
         Kernel(
             name=primitive.kind,
             seconds=primitive.seconds,
-            start_seconds=start if start is not None or entry is None else entry.start_seconds,
-            op=op,
+            start_seconds=begin,
+            op=place.op,
             library="onednn",
             problem=primitive.problem,
             implementation=primitive.implementation,
-            backward=is_backward(entry) if entry is not None else primitive.prop_kind.startswith("backward"),
-            node=node_name,
+            backward=backward,
+            node=place.node,
             graph=graph,
         )
     )
     if primitive.kind != "reorder":
         return
+    of_node: dict[str, Any] = {}
+    if place.node is not None:
+        cause = f"{place.op} runs in a format of its own"
+        of_node = {"port": item.port, "cause": cause, "required_by": (place.node,)}
     conversions.append(
         Conversion(
             id=f"reorder {len(conversions)}",
             owner="library",
             kernel=f"reorder {primitive.implementation}",
-            node=node_name,
-            op=op,
-            location=node.location if node is not None else None,
-            module=node.module if node is not None else None,
+            **place._asdict(),
             source=item.source,
             target=item.target,
             direction=item.direction,
-            tensor="activation" if is_computed else item.tensor,
+            tensor="activation" if is_computed and item.tensor == "weight" else item.tensor,
             seconds=primitive.seconds,
             bytes_moved=item.bytes_moved,
             start_seconds=start,
             dtype=item.dtype,
             graph=graph,
-            port=item.port if joined is not None else None,
-            cause=f"{op} runs in a format of its own" if node is not None else None,
-            required_by=(node.name,) if node is not None else (),
             seconds_source="measured",
+            **of_node,
         )
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import OperationArguments
 
 Shape = tuple[int, ...]
-Role = Literal["input", "weight", "output", "grad_output", "grad_input", "grad_weight"]
+Role = Literal["input", "weight", "output", "grad_output", "grad_input", "grad_weight", "unknown"]
 
 MOST_DIMENSIONS = 16
 _LARGEST_SIZE = 1 << 48
@@ -79,7 +79,10 @@ class Tensor:
     role: Role
     shape: Shape
     kind: TensorKind
-    port: str
+    port: str | None
+
+
+UNKNOWN_TENSOR = Tensor("unknown", (), "unknown", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,9 @@ class ConvolutionTensors:
     written: tuple[Tensor, ...]
     dtype: str | None = None
 
-    def of_role(self, role: Role) -> Tensor | None:
-        """The tensor of a role; None if its sizes are not known."""
-        return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), None)
-
-    def shape_of(self, role: Role) -> Shape | None:
-        """The sizes of the tensor of a role; None if they are not known."""
-        tensor = self.of_role(role)
-        return tensor.shape if tensor is not None else None
+    def of_role(self, role: Role) -> Tensor:
+        """The tensor of a role; ``UNKNOWN_TENSOR`` if its sizes are not known."""
+        return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), UNKNOWN_TENSOR)
 
 
 def parse_shapes(text: bytes) -> tuple[Shape, ...]:

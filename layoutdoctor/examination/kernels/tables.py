@@ -20,6 +20,7 @@ from layoutdoctor.examination.kernels.names import (
 )
 from layoutdoctor.examination.kernels.sums import lost_count
 from layoutdoctor.examination.kernels.totals import added_up, work_by_kind
+from layoutdoctor.examination.where import Where
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of
 
@@ -124,10 +125,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         id=f"conversion {number}",
         owner="library",
         kernel=row.name,
-        node=None,
-        op=row.operation,
-        location=None,
-        module=None,
+        **Where(op=row.operation)._asdict(),
         source=None,
         target=None,
         direction="to_blocked" if of_weights else own.direction,

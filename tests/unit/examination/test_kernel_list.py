@@ -50,8 +50,8 @@ def summary(*operations: HostOperation, log: OnednnLog | None = None) -> KernelS
     for entry in tree:
         if entry.name == "aten::convolution":
             entry.node, entry.graph = a_node("conv", location=a_location(3), module="body.0"), "graph 0"
-    homeless = place_primitives(tree, log, BASE) if log is not None else []
-    return summarize_host(tree, TRACE, log, homeless, ())
+    unplaced = place_primitives(tree, log, BASE) if log is not None else []
+    return summarize_host(tree, TRACE, log, unplaced, ())
 
 
 def one_convolution() -> list[HostOperation]:

@@ -23,7 +23,7 @@ from recorded_builders import (
 
 from layoutdoctor.examination.kernels.attribution import attribute
 from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion, _side
-from layoutdoctor.examination.kernels.shapes import cudnn_grid
+from layoutdoctor.examination.kernels.shapes import UNKNOWN_TENSOR, cudnn_grid
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def conversions_of(trace: RecordedTrace) -> list[LibraryConversion]:
 
 def roles(found: list[LibraryConversion]) -> list[tuple[str, str | None]]:
     """Direction and tensor of each conversion."""
-    return [(c.direction, c.tensor.role if c.tensor is not None else None) for c in found]
+    return [(c.direction, None if c.tensor is UNKNOWN_TENSOR else c.tensor.role) for c in found]
 
 
 def directions(found: list[LibraryConversion]) -> list[str]:
@@ -222,7 +222,7 @@ def test_no_port_is_named_if_the_order_of_the_tensors_is_open() -> None:
     record = backward((TO_NHWC, IMAGE), (TO_NHWC, IMAGE), WEIGHT_GRADIENT, (TO_NCHW, SQUARE), weight=SQUARE)
     tensors = [conversion.tensor for conversion in conversions_of(record.trace())]
 
-    assert [(t.kind, t.port) for t in tensors if t is not None] == [
+    assert [(t.kind, t.port) for t in tensors if t is not UNKNOWN_TENSOR] == [
         ("activation", "input"),
         ("gradient", "input"),
         ("gradient", "output 1"),
@@ -233,7 +233,6 @@ def test_what_a_conversion_knows_of_its_convolution_and_which_kernel_computes() 
     found = conversions_of(conv(*ALL).trace())
 
     assert {(c.dtype, c.input_shape) for c in found} == {("c10::Half", IMAGE)}
-    assert found[2].tensor is not None
     assert found[2].tensor.shape == WIDE
 
     record = Recorder()

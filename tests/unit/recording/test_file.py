@@ -16,7 +16,7 @@ from layoutdoctor.errors import RecordError
 from layoutdoctor.examination.examine import examine
 from layoutdoctor.privacy import Surroundings, scrub
 from layoutdoctor.recording.reading import read_recorded
-from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, unrest
+from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, busy_time
 from layoutdoctor.recording.saved import load_recording, pack, save_recording, unpacked_column
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -194,4 +194,4 @@ def test_a_busy_cpu_is_as_busy_as_its_outermost_operations() -> None:
         Iteration(events=each, device=device)
         for each, device in ((events, "cpu"), (Recorder().trace(), "cpu"), (Recorder().trace(), "cuda"))
     )
-    assert sorted([without_kernels, on_a_cpu, nothing], key=unrest) == [nothing, on_a_cpu, without_kernels]
+    assert sorted([without_kernels, on_a_cpu, nothing], key=busy_time) == [nothing, on_a_cpu, without_kernels]

@@ -163,8 +163,8 @@ def test_primitives_that_are_created_again_are_said_to_be(tmp_path: Path) -> Non
         assert (answer.claim[: len(claim)], dict(answer.notes)["Created"][: len(created)]) == (claim, created)
 
 
-@for_each("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@for_each("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_log_of_torch_trace_whose_graph_has_no_buffer_is_called_one(tmp_path: Path, encoding: str, end: str) -> None:
     text = (TEXTS / "torch_trace_of_one_graph.log").read_text(encoding="utf-8")
     (tmp_path / "run.log").write_bytes(text.replace("\n", end).encode(encoding))
@@ -223,7 +223,7 @@ def test_the_device_of_a_table_is_that_of_its_titles(tmp_path: Path, device: str
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "convolutions"),
     [
         ("key_averages_cut_to_six_rows.txt", None),  # its convolutions are not listed, only their conversions

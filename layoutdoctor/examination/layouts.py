@@ -1,0 +1,18 @@
+"""The layout of a node or buffer, as a value also if it was not recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutdoctor.diagnosis.layout import Layout
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import Buffer, FxNode
+
+UNKNOWN = Layout((), None, ())
+"""A layout that was not recorded: it has no dimensions, and satisfies no memory format."""
+
+
+def layout_of(value: FxNode | Buffer | None) -> Layout:
+    """The layout of a node or buffer; ``UNKNOWN`` if it was not recorded, or there is no such value."""
+    return UNKNOWN if value is None or value.layout is None else value.layout

@@ -1,0 +1,28 @@
+"""The place in a model at which something ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.graph import FxNode
+    from layoutdoctor.diagnosis.subject import SourceLocation
+
+
+class Where(NamedTuple):
+    """Node, operation, line and module, as the fields of ``Conversion`` have them; None for what is not known."""
+
+    node: str | None = None
+    op: str | None = None
+    location: SourceLocation | None = None
+    module: str | None = None
+
+
+def where(node: FxNode | None, op: str | None = None) -> Where:
+    """
+    The place of a node, which may not be known.
+
+    Args:
+        op: The operation that ran; None for the node's own.
+    """
+    return Where(op=op) if node is None else Where(node.name, op or node.target, node.location, node.module)
