@@ -19,7 +19,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.answer import FASTER, Account, AccountRow
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.counts import launch_count
+from layoutdoctor.examination.counts import launch_count, listed_conversions
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.costs import launches_that_ran
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, convolves
@@ -306,8 +306,8 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
 def _layout_read(graph: Graph, node: FxNode, traced: Layout | None) -> Layout | None:
     """The layout of the buffer that a compiled call reads: the compiler may have changed the traced one."""
     reads = {name for one in graph.buffers if one.is_extern and one.source_node == node.name for name in one.reads}
-    made = [one.layout for one in graph.buffers if one.name in reads and one.layout is not None]
-    return next((layout for layout in made if traced is not None and layout.shape == traced.shape), traced)
+    made = (one.layout for one in graph.buffers if one.name in reads)
+    return next((layout for layout in made if layout and traced and layout.shape == traced.shape), traced)
 
 
 def _split_off(
@@ -320,7 +320,7 @@ def _split_off(
         waiting[kernel.node, kernel.graph, kernel.seconds].append(piece)
         if not piece.is_generated:
             waiting[kernel.node, kernel.graph].append(piece)
-    library = trial.kernels.conversions if trial.kernels is not None else ()
+    library = listed_conversions(trial)
     for conversion in library:
         own = waiting[conversion.node, conversion.graph, conversion.seconds]
         if own and conversion.direction != "none":

@@ -30,11 +30,15 @@ IRRELEVANT_SHARE = 0.02
 Number = TypeVar("Number", int, float)
 
 
+def listed_conversions(trial: Trial) -> tuple[Conversion, ...]:
+    """The conversions in the kernel list of a trial; none if it was not recorded."""
+    return () if trial.kernels is None else trial.kernels.conversions
+
+
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
     """Every conversion of a trial that changes a layout, fused ones too, each once; the kernel list's come first."""
     found: dict[str, Conversion] = {}
-    kernels = trial.kernels.conversions if trial.kernels is not None else ()
-    for conversion in (*kernels, *(c for graph in trial.graphs for c in graph.conversions)):
+    for conversion in (*listed_conversions(trial), *(c for graph in trial.graphs for c in graph.conversions)):
         if conversion.direction != "none":
             found.setdefault(conversion.id, conversion)
     return tuple(found.values())
@@ -51,7 +55,7 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
     Generated kernels of a trace are left out if their code was not recorded: they may be plain copies.
     """
-    ran = {conversion.id for conversion in (trial.kernels.conversions if trial.kernels is not None else ())}
+    ran = {conversion.id for conversion in listed_conversions(trial)}
     was_read = any(graph.buffers for graph in trial.graphs)
     unsure = "compiler" if trial.configuration.backend == "recorded" and not was_read else None
     return tuple(c for c in conversions_of(trial) if (c.owner != "library" or c.id in ran) and c.owner != unsure)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.recording.recording import Iteration, Recording
+    from layoutdoctor.recording.recording import Recording
     from layoutdoctor.units import Seconds
 
 
@@ -71,15 +71,11 @@ def examine(recording: Recording, call_seconds: Seconds | None = None) -> Examin
     if recording.log is not None:
         return Examined(kernels=summarize_log(recording.log))
     if recording.iterations and recording.trial.configuration.backend == "recorded" and not recording.trial.graphs:
-        return _of_events_alone(recording.iterations[0])
+        facts = examine_recorded(recording.iterations[0].events, recording.iterations[0].device)
+        graph = Graph(name="recorded", direction="inference", decision=None, conversions=facts.conversions)
+        graphs = (graph,) if facts.conversions else ()
+        return Examined(graphs=graphs, kernels=facts.kernels, redundant_pairs=facts.pairs)
     return _of_graphs(recording, call_seconds)
-
-
-def _of_events_alone(iteration: Iteration) -> Examined:
-    """The facts of a run whose graphs were not recorded."""
-    facts = examine_recorded(iteration.events, iteration.device)
-    graph = Graph(name="recorded", direction="inference", decision=None, conversions=facts.conversions)
-    return Examined(graphs=(graph,) if facts.conversions else (), kernels=facts.kernels, redundant_pairs=facts.pairs)
 
 
 def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
@@ -150,14 +146,12 @@ def _proved(
 
     in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
     known = (*library, *in_graphs)
-    pairs = redundant_pairs(graphs, _in_order(graphs[0], known) if is_eager and graphs else library)
+    in_order: Sequence[Conversion] = library
+    if is_eager and graphs:  # the copies of ATen as well, in the order of the operations that ran them
+        order = {node.name: position for position, node in enumerate(graphs[0].nodes)}
+        in_order = sorted(known, key=lambda conversion: order.get(str(conversion.node), len(order)))
+    pairs = redundant_pairs(graphs, in_order)
     return tuple(with_breaker_costs(without_round_trips(graph, pairs), known) for graph in graphs), pairs
-
-
-def _in_order(graph: Graph, conversions: Sequence[Conversion]) -> list[Conversion]:
-    """The conversions in the order of the operations that ran them."""
-    order = {node.name: position for position, node in enumerate(graph.nodes)}
-    return sorted(conversions, key=lambda conversion: order.get(str(conversion.node), len(order)))
 
 
 def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:

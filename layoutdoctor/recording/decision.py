@@ -196,6 +196,7 @@ def describe_decision(
     forward = [node for node in calls if _is_forward(node.target)]
     backward = [node for node in calls if _is_backward(node)]
     nodes = forward + backward
+    log = () if raw is None else raw.log
     counted = nodes if raw is not None and raw.counts_backward else forward
     rule = rule or _rule(raw, counted, backward, applied=applied)
     forced = _forced_names(nodes, applied, channels_last_count, written)
@@ -206,7 +207,7 @@ def describe_decision(
         rule=rule,
         explanation=_explanation(
             rule,
-            raw.log if raw is not None else (),
+            log,
             applied=applied,
             convolutions=convolutions,
             count=len(counted),
@@ -217,7 +218,7 @@ def describe_decision(
         channels_last_convolution_count=len(forced),
         convolutions=convolutions,
         deciding_nodes=deciding,
-        log="\n".join(raw.log) if raw is not None and raw.log else None,
+        log="\n".join(log) or None,
     )
 
 
@@ -287,7 +288,7 @@ def _by_strides(forward: Sequence[Call], written: Mapping[str, Layout]) -> bool 
     """Whether convolutions are channels-last in the code that are not in the graph; None if no stride says."""
     found: list[bool] = []
     for call in forward:
-        given, layout = call.result.layout if call.result is not None else None, written.get(call.name)
+        given, layout = _layout(call), written.get(call.name)
         if call.is_aten and _rank(call) == 2 and given is not None and layout is not None:
             if layout.memory_formats == ("contiguous_format",):
                 return False
@@ -323,17 +324,22 @@ def _forced_names(nodes: Iterable[Call], applied: bool, count: int, written: Map
 
 
 def _is_channels_last(node: Call, written: Mapping[str, Layout]) -> bool:
-    layout = written.get(node.name) or (node.result.layout if node.result is not None else None)
-    return layout is not None and any(name.startswith("channels_last") for name in layout.memory_formats)
+    layout = written.get(node.name) or _layout(node)
+    return layout is not None and not {"channels_last", "channels_last_3d"}.isdisjoint(layout.memory_formats)
 
 
-def _shape(value: object) -> tuple[Size, ...] | None:
-    return value.layout.shape if isinstance(value, Tensor) and value.layout is not None else None
+def _layout(node: Call) -> Layout | None:
+    return None if node.result is None else node.result.layout
 
 
-def _whole_weight_shape(node: Call) -> tuple[Size, ...] | None:
+def _shape(value: object) -> tuple[Size, ...]:
+    """Sizes of a tensor; empty if they are not known."""
+    return value.layout.shape if isinstance(value, Tensor) and value.layout is not None else ()
+
+
+def _whole_weight_shape(node: Call) -> tuple[Size, ...]:
     position = 2 if _is_backward(node) else 1
-    return _shape(node.args[position]) if len(node.args) > position else None
+    return _shape(node.args[position]) if len(node.args) > position else ()
 
 
 def _groups(node: Call) -> int | None:
@@ -343,11 +349,11 @@ def _groups(node: Call) -> int | None:
 
 def _rank(node: Call) -> int | None:
     shape = _whole_weight_shape(node) if _is_backward(node) else _shape(node.result)
-    return None if shape is None else len(shape) - 2
+    return len(shape) - 2 if shape else None
 
 
 def _weight_shape(node: Call) -> tuple[int, ...] | None:
-    whole = _whole_weight_shape(node) or ()
+    whole = _whole_weight_shape(node)
     shape = tuple(size for size in whole if isinstance(size, int))
     if not shape or len(shape) < len(whole):
         return None
@@ -395,7 +401,7 @@ def _vetoes(node: Call, rule: str) -> bool:
     if rule == "dynamic-shape":
         first = 1 if _is_backward(node) else 0  # its input comes after the gradient
         shapes = map(_shape, node.args[first : first + 2])
-        return any(isinstance(size, str) for shape in shapes for size in shape or ())
+        return any(isinstance(size, str) for shape in shapes for size in shape)
     return False
 
 
@@ -443,9 +449,7 @@ def _spatial(node: Call, name: str) -> tuple[int, ...] | None:
     values = _argument(node, name)
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, int) for value in values):
         return None
-    rank = _rank(node)
-    repeated = len(values) == 1 and rank is not None and rank > 1
-    return tuple(values) * rank if repeated and rank is not None else tuple(values)
+    return tuple(values) * max(1, _rank(node) or 1) if len(values) == 1 else tuple(values)
 
 
 def _is_packed_transposed(node: Call) -> bool:

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.record import Seconds
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
 # A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.
@@ -169,18 +169,15 @@ def read_onednn_log(text: str) -> OnednnLog:
     return log
 
 
-def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
+def _whole_lines(lines: Iterable[str]) -> list[str]:
     """The lines; a primitive's line that a terminal or a mail broke is one line again, which ends with its time."""
-    whole: str | None = None
+    found: list[str] = []
     for line in lines:
-        if whole is not None and _goes_on(whole, line):
-            whole += re.sub(r"^\s{2,}", "", line)
-            continue
-        if whole is not None:
-            yield whole
-        whole = line
-    if whole is not None:
-        yield whole
+        if found and _goes_on(found[-1], line):
+            found[-1] += re.sub(r"^\s{2,}", "", line)
+        else:
+            found.append(line)
+    return found
 
 
 def _goes_on(line: str, following: str) -> bool:

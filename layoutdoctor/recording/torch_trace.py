@@ -219,18 +219,20 @@ def _line(name: str, note: str, value: ast.expr | None, known: Mapping[str, _Lin
             target, op = attribute, "get_attr"
         case _:
             pass
-    written = _ANNOTATED.match(note)
+    facts, device = dict[str, Any](place), ""
+    if (written := _ANNOTATED.match(note)) is not None:
+        dtype, shape, stride, device = written.groups("")
+        facts["dtype"] = {"b8": "bool"}.get(dtype) or DTYPES.get(dtype, dtype)
+        facts["layout"] = layout_in(_parsed(shape), _parsed(stride))
     node = FxNode(
         name=name,
         op=op,
         target=target,
         inputs=tuple(one for one in names_in(value) if one in known),
-        layout=layout_in(_parsed(written[2]), _parsed(written[3] or "")) if written else None,
-        dtype=({"b8": "bool"}.get(written[1]) or DTYPES.get(written[1], written[1])) if written else None,
         result_index=index,
-        **place,
+        **facts,
     )
-    return _Line(node, value, written[4] if written else "")
+    return _Line(node, value, device)
 
 
 def _parsed(sizes: str) -> ast.expr:
@@ -351,17 +353,15 @@ class _Flow:
             node = self.nodes.get(self.value.get(buffer.name, ""))
             calls = self.code.calls.items()
             readers = [self.value[call] for call, (_, given) in calls if buffer.name in given and call in self.value]
-            origins = self._between(node.name, values) if node is not None else []
-            found.append(
-                msgspec.structs.replace(
-                    buffer,
-                    dtype=buffer.dtype or (node.dtype if node is not None else None),
-                    source_node=node.name if node is not None and buffer.name not in self.of_views - returned else None,
-                    origins=tuple(origins) if buffer.is_extern else (*origins, *readers),
-                    is_output=buffer.is_output or buffer.name in returned,
-                    is_user_output=None if visible is None else buffer.name in visible,
-                )
-            )
+            facts: dict[str, Any] = {"is_user_output": None if visible is None else buffer.name in visible}
+            origins: list[str] = []
+            if node is not None:
+                origins = self._between(node.name, values)
+                is_view = buffer.name in self.of_views - returned
+                facts |= {"dtype": buffer.dtype or node.dtype, "source_node": None if is_view else node.name}
+            facts["origins"] = tuple(origins) if buffer.is_extern else (*origins, *readers)
+            facts["is_output"] = buffer.is_output or buffer.name in returned
+            found.append(msgspec.structs.replace(buffer, **facts))
         return tuple(found)
 
     def _between(self, name: str, values: set[str]) -> list[str]:

@@ -236,13 +236,14 @@ def choose_baseline(configurations: Iterable[Configuration], measured: Collectio
     return next((configuration.name for configuration in configurations if configuration.name in measured), None)
 
 
+def outputs_of(trial: Observed) -> str | None:
+    """How the outputs of a trial compare with the reference; None if they were not compared."""
+    return None if trial.equivalence is None else trial.equivalence.status
+
+
 def eligible_names(trials: Iterable[Observed]) -> frozenset[str]:
     """The trials that may be recommended: those that ran and whose outputs are not known to differ."""
-    return frozenset(
-        trial.name
-        for trial in trials
-        if trial.status == "ok" and not (trial.equivalence is not None and trial.equivalence.status == "different")
-    )
+    return frozenset(trial.name for trial in trials if trial.status == "ok" and outputs_of(trial) != "different")
 
 
 def demands(one: Configuration) -> tuple[bool, bool, int]:
@@ -378,7 +379,7 @@ def recommend(
         if unfrozen:
             name = _least_demanding(by_name, unfrozen)
             free = WithoutFreezing(configuration=name, speedup=ratios.get(name), how=how.get(name))
-    speedup, checked = ratios.get(chosen), by_name[chosen].equivalence
+    speedup = ratios.get(chosen)
     return Recommendation(
         configuration=chosen,
         speedup=speedup,
@@ -386,8 +387,7 @@ def recommend(
         verified=speedup is not None
         and len(speedup.start_ratios) > 1
         and speedup.verdict == FASTER
-        and checked is not None
-        and checked.status == "equal",
+        and outputs_of(by_name[chosen]) == "equal",
         without_freezing=free,
     )
 
@@ -396,9 +396,8 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
     """The recommended configuration if AOTInductor compiled it, else AOTInductor's fastest with right outputs."""
     eligible = eligible_names(diagnosis.trials)
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
-    advice = diagnosis.recommendation
-    if advice is not None and advice.configuration in made:
-        return advice.configuration
+    if diagnosis.recommended_name in made:
+        return diagnosis.recommended_name
     medians = {} if diagnosis.comparison is None else {one.name: one.median for one in diagnosis.comparison.ratios}
     return max(made, key=lambda name: medians.get(name, 0.0), default=None)
 
@@ -428,13 +427,11 @@ def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) 
 
 def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     """The baseline if its outputs differ from a reference that eager's outputs equal; without eager, from float64."""
-    baseline = diagnosis.comparison.baseline if diagnosis.comparison is not None else BASELINE
-    trial = diagnosis.measured_trial(baseline)
-    if trial is None or trial.equivalence is None or trial.equivalence.status != "different":
+    trial = diagnosis.measured_trial(diagnosis.baseline_name)
+    if trial is None or trial.equivalence is None or outputs_of(trial) != "different":
         return None
-    eager = [t.equivalence for t in diagnosis.trials if t.configuration.backend == "eager"]
-    is_right = any(e is not None and e.status == "equal" for e in eager)
-    return trial if is_right or (not eager and trial.equivalence.reference == "float64") else None
+    eager = [outputs_of(one) for one in diagnosis.trials if one.configuration.backend == "eager"]
+    return trial if "equal" in eager or (not eager and trial.equivalence.reference == "float64") else None
 
 
 def times_less_exact(trial: Trial) -> float | None:

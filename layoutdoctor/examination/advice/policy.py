@@ -67,7 +67,7 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
         cases=tuple(cases),
     )
     best = _best_single(policy)
-    cases = [msgspec.structs.replace(case, use=_use(policy, case, best)) for case in cases]
+    cases = [msgspec.structs.replace(case, use=best) if _gets_best(policy, case, best) else case for case in cases]
     used = {baseline, best, *(case.use for case in cases)}
     known = {trial.name: trial.configuration for diagnosis in diagnoses for trial in diagnosis.trials}
     configurations = tuple(configuration for name, configuration in known.items() if name in used)
@@ -87,10 +87,9 @@ def _best_single(policy: Policy) -> str:
     return best
 
 
-def _use(policy: Policy, case: Case, best: str) -> str:
+def _gets_best(policy: Policy, case: Case, best: str) -> bool:
     is_slower = any(ratio.name == best and ratio.verdict == SLOWER for ratio in case.ratios)
-    is_known = policy.seconds_of(case, best) is not None
-    return best if case.use == policy.baseline and not is_slower and is_known else case.use
+    return case.use == policy.baseline and not is_slower and policy.seconds_of(case, best) is not None
 
 
 def _case(diagnosis: Diagnosis, weight: float) -> Case:
@@ -100,15 +99,14 @@ def _case(diagnosis: Diagnosis, weight: float) -> Case:
             f"cannot make a policy of the diagnosis of {subject.name}: it has no times of its baseline; diagnose the "
             "model where it runs"
         )
-    eligible, advice = eligible_names(diagnosis.trials), diagnosis.recommendation
-    chosen = advice.configuration if advice is not None else None
+    eligible = eligible_names(diagnosis.trials)
     return Case(
         shapes=tuple(tensor.shape for tensor in subject.inputs),
         thread_count=diagnosis.environment.thread_count if _device(diagnosis) == "cpu" else None,
         weight=weight,
         baseline_seconds=baseline.measurement.median_seconds,
         ratios=tuple(ratio for ratio in comparison.ratios if ratio.name in eligible),
-        use=comparison.baseline if chosen is None else chosen,
+        use=diagnosis.recommended_name or comparison.baseline,
     )
 
 

@@ -22,6 +22,7 @@ from layoutdoctor.examination.graphs.buffers import (
 )
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
+from layoutdoctor.examination.layouts import layout_of
 from layoutdoctor.units import sum_if_all_known
 
 if TYPE_CHECKING:
@@ -30,12 +31,17 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
     from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.examination.graphs.buffers import BufferGraph
+    from layoutdoctor.examination.graphs.buffers import Flow
 
 
-def compiled_breakers(flow: BufferGraph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
+def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
     """The breakers of a compiled graph."""
-    found = _ends_for_convolutions(_Nodes(flow.graph), [c for c in conversions if _runs_contiguous(flow, c)])
+    found: dict[str, LayoutBreaker] = {}
+    if flow.graph.direction != "backward":
+        # All calls that read the result return contiguous, as traced.
+        returned = {c.id: [flow.layout_of(name) for name in flow.extern_readers(str(c.value))] for c in conversions}
+        contiguous = [c for c in conversions if all(map(is_only_contiguous, returned[c.id]))]
+        found = _ends_for_convolutions(_Nodes(flow.graph), contiguous)
     known = {id_ for breaker in found.values() for id_ in breaker.conversions}
     values = _Buffers(flow, conversions)
     for conversion in conversions:
@@ -80,17 +86,10 @@ def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[Lay
         if conversion.direction != "to_channels_last" or not is_read:
             continue
         for name, given in _ends_above(values, node.inputs[0]):
-            out = outward.get(name)
-            if out is None or out.owner != "user":
-                _add(found, values.breaker(name, given, (conversion,) if out is None else (out, conversion)))
+            paid = [*filter(None, (outward.get(name),)), conversion]
+            if paid[0].owner != "user" or len(paid) == 1:
+                _add(found, values.breaker(name, given, paid))
     return tuple(found.values())
-
-
-def _runs_contiguous(flow: BufferGraph, conversion: Conversion) -> bool:
-    """Whether all calls that read a conversion's result return contiguous, as traced; False in a backward graph."""
-    return flow.graph.direction != "backward" and all(
-        is_only_contiguous(flow.buffers[name].layout) for name in flow.extern_readers(str(conversion.value))
-    )
 
 
 def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None:
@@ -183,7 +182,7 @@ class _Buffers:
         made_by_calls: The contiguous result of each library call that is no convolution, by the call's node.
     """
 
-    def __init__(self, flow: BufferGraph, conversions: Sequence[Conversion]) -> None:
+    def __init__(self, flow: Flow, conversions: Sequence[Conversion]) -> None:
         self.flow = flow
         self._flattened = set[str]()
         for buffer in flow.graph.buffers:
@@ -225,19 +224,15 @@ class _Buffers:
 
     def _is_flattened(self, buffer: Buffer) -> bool:
         """Whether a buffer has a channels-last image's elements in contiguous order, as [N, C * H * W]."""
-        layout, count = buffer.layout, None if buffer.layout is None else buffer.layout.element_count
-        if (
-            layout is None
-            or len(layout.shape) in CHANNELS_LAST_BY_RANK
-            or "contiguous_format" not in layout.memory_formats
-        ):
+        layout = layout_of(buffer)
+        if len(layout.shape) in CHANNELS_LAST_BY_RANK or "contiguous_format" not in layout.memory_formats:
             return False
         if buffer.is_extern:
-            reads = [self.flow.buffers.get(read) for read in self.reads(buffer.name)]
-            return any(read is not None and read.layout == layout and read.name in self._flattened for read in reads)
-        images = [source.name for source in self.flow.sources(buffer) if source.seen is None]
-        given = [layout for layout in map(self.flow.layout_of, images) if is_only_channels_last(layout)]
-        return any(layout is not None and layout.element_count == count for layout in given)
+            flattened = self._flattened.intersection(self.reads(buffer.name))
+            return any(self.flow.layout_of(read) == layout for read in flattened)
+        images = (self.flow.layout_of(source.name) for source in self.flow.sources(buffer) if source.seen is None)
+        given = [image.element_count for image in images if image is not None and is_only_channels_last(image)]
+        return layout.element_count in given
 
     def is_call(self, name: str) -> bool:
         """Whether a library call writes a buffer; its layout says nothing about the layouts that the call reads."""
@@ -289,10 +284,10 @@ class _Buffers:
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
     def _is_weight(self, name: str) -> bool:
-        node, buffer = self.flow.inputs.get(name), self.flow.buffers.get(name)
-        if buffer is not None:
-            return bool(buffer.reads) and all(map(self._is_weight, buffer.reads))
-        return node is not None and node.tensor == "weight"
+        buffer = self.flow.buffers.get(name)
+        if buffer is None:
+            return name in self.flow.weights
+        return bool(buffer.reads) and all(map(self._is_weight, buffer.reads))
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
@@ -300,19 +295,20 @@ class _Buffers:
         node = self.flow.extern_node(self._call_of(buffer)) if is_named else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch has the layout of the concatenation
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
-        if node is None or buffer.layout is None:
+        if node is None:
             return None
+        returned = layout_of(buffer)
         who = "it returns" if is_named else "the library returns" if buffer.is_extern else "Inductor writes"
-        reason = f"it is given {_words(given)}; {who} its result in {_words(buffer.layout)}"
+        reason = f"it is given {_words(given)}; {who} its result in {_words(returned)}"
         if is_named and self.ways_out(name):
-            needed = _words(self.ways_out(name)[0].target or buffer.layout)
-            reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(buffer.layout)}"
+            needed = _words(self.ways_out(name)[0].target or returned)
+            reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(returned)}"
             if not buffer.is_extern:
                 reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
         readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
         if not buffer.is_extern and readers and not is_convolution(readers[0].target):  # written so for a call
-            node, reason = readers[0], f"it needs {_words(buffer.layout)}, as traced, and is given {_words(given)}"
-        return _breaker(node, given, buffer.layout, conversions, reason)
+            node, reason = readers[0], f"it needs {_words(returned)}, as traced, and is given {_words(given)}"
+        return _breaker(node, given, returned, conversions, reason)
 
 
 class _Nodes:
@@ -336,8 +332,8 @@ class _Nodes:
             begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")
             above = next((self.region[name] for name in node.inputs if name in self.region), None)
             is_part = begins or above is not None or (turns and comes_back)
-            if node.layout is not None and is_only_channels_last(node.layout) and is_part:
-                self.region[node.name] = node.layout
+            if is_part and is_only_channels_last(node.layout):
+                self.region[node.name] = layout_of(node)
             elif above is not None and (_is_split(node.layout) or _is_taken_apart(node)):
                 self.region[node.name] = above
             elif is_only_contiguous(node.layout) and (comes_back or (turns and first in self.region)):
@@ -345,11 +341,11 @@ class _Nodes:
 
     def is_contiguous(self, name: str) -> bool:
         node = self.nodes.get(name)
-        is_known = node is not None and node.op == "call_function" and name not in self._turned
-        if node is None or not is_known or node.layout is None:
+        if node is None or node.op != "call_function" or name in self._turned:
             return False
-        is_copied = len(node.layout.shape) > _MOST_DIMENSIONS and "contiguous_format" in node.layout.memory_formats
-        return is_copied or is_only_contiguous(node.layout)
+        layout = layout_of(node)
+        is_copied = len(layout.shape) > _MOST_DIMENSIONS and "contiguous_format" in layout.memory_formats
+        return is_copied or is_only_contiguous(layout)
 
     def is_call(self, name: str) -> bool:
         return is_convolution(self.nodes[name].target)
@@ -371,30 +367,26 @@ class _Nodes:
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
-        read = self.nodes.get(next(iter(self.followed(name)), ""))
-        layout = read.layout if read is not None else None
-        is_both = layout is not None and CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats
-        return layout if is_both else None
+        layout = layout_of(self.nodes.get(next(iter(self.followed(name)), "")))
+        return layout if CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats else None
 
-    def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
+    def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker:
         node = self.nodes[name]
-        if node.layout is None:
-            return None
         others = [other for other in self.reads(name) if self.is_contiguous(other)]
         beside = f" and, from {_op(self.nodes[others[0]])}, contiguous_format" if others else ""
         last: str = next(one for one in densified(given).memory_formats if one != "contiguous_format")
         if dispatched_format(given.shape, given.stride) == "contiguous_format":
             last += " with strides that are taken for contiguous_format"
-        reason = f"it is given {last}{beside}; {self.who} returns {_words(node.layout)}"
-        return _breaker(node, given, node.layout, conversions, reason)
+        returned = layout_of(node)
+        reason = f"it is given {last}{beside}; {self.who} returns {_words(returned)}"
+        return _breaker(node, given, returned, conversions, reason)
 
 
 def _is_taken_apart(node: FxNode) -> bool:
     """Whether a node is a view of more than 5 dimensions, not contiguous, as a pixel shuffle makes before it copies."""
-    layout = node.layout
-    if layout is None or len(layout.shape) <= _MOST_DIMENSIONS or base_name(node.target) not in VIEWS:
-        return False
-    return "contiguous_format" not in layout.memory_formats
+    layout = layout_of(node)
+    is_view = len(layout.shape) > _MOST_DIMENSIONS and base_name(node.target) in VIEWS
+    return is_view and "contiguous_format" not in layout.memory_formats
 
 
 _MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
@@ -418,8 +410,7 @@ def _going_on(graph: Graph) -> set[str]:
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
             continue
-        is_image = node.layout is not None and len(node.layout.shape) in CHANNELS_LAST_BY_RANK
-        if is_image or node.name in found:
+        if len(layout_of(node).shape) in CHANNELS_LAST_BY_RANK or node.name in found:
             found.update(node.inputs)
     return found
 

@@ -137,27 +137,35 @@ class Source:
     is_part: bool = False
 
 
-class BufferGraph:
-    """The buffers of one compiled graph."""
+class Flow:
+    """
+    The data flow of one graph, between its nodes and between its buffers; an eager graph has no buffers.
+
+    Attributes:
+        inputs: The nodes that are graph inputs, such as weights.
+        order, position: Places of the nodes and, in scheduled order, of the buffers.
+        readers: Of a buffer or graph input, the buffers computed from it.
+        node_readers: Of a node, the nodes that read it, each with the value's place among their inputs.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
-        self._positions = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
+        self.position = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
         self.nodes = {node.name: node for node in graph.nodes}
         self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self.outputs = set(graph.output_names)
         self.weights = {name for name, node in self.inputs.items() if node.tensor == "weight"}
-        self._order = {node.name: position for position, node in enumerate(graph.nodes)}
+        self.order = {node.name: position for position, node in enumerate(graph.nodes)}
         self.readers: dict[str, list[str]] = defaultdict(list)
+        self.node_readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
         self._sources: dict[str, tuple[Source, ...]] = {}
-        self._computing = {buffer.kernel for buffer in graph.buffers if buffer.kernel is not None and computes(buffer)}
         for buffer in graph.buffers:
             for name in dict.fromkeys((*buffer.reads, *(read.name for read in buffer.accesses))):
                 self.readers[name].append(buffer.name)
-
-    def position(self, name: str) -> int:
-        """Place of a buffer in scheduled order."""
-        return self._positions[name]
+        for node in graph.nodes:
+            for index, name in enumerate(node.inputs):
+                self.node_readers[name].append((node, index))
 
     def layout_of(self, name: str) -> Layout | None:
         """Layout of a buffer or graph input; None if not known."""
@@ -177,10 +185,6 @@ class BufferGraph:
     def argument(self, node: FxNode) -> FxNode | None:
         """The first input of a node; None if it has none."""
         return self.nodes.get(node.inputs[0]) if node.inputs else None
-
-    def is_fused(self, buffer: Buffer) -> bool:
-        """Whether the kernel that writes a buffer also computes, for this buffer or for another one."""
-        return not self.only_moves(buffer) if buffer.kernel is None else buffer.kernel in self._computing
 
     def only_moves(self, buffer: Buffer) -> bool:
         """Whether a buffer holds other buffers' values, moved or cast only, also if read through removed buffers."""
@@ -247,7 +251,10 @@ class BufferGraph:
         wanted = [node for node in origins if node.name in readers and self.only_moves(buffer)]
         own = [node for node in origins if node.name not in readers and not is_convolution(node.target)] or origins
         placed = [node for node in own if node.location is not None or node.module is not None]
-        return max(wanted or placed or origins, key=lambda node: self._order[node.name], default=None)
+        return self._last(wanted or placed or origins)
+
+    def _last(self, nodes: Sequence[FxNode]) -> FxNode | None:
+        return max(nodes, key=lambda node: self.order[node.name], default=None)
 
     def required_by(self, name: str) -> tuple[str, ...]:
         """FX nodes of the library calls that read a buffer, or the buffer that it is a part of, in its layout."""
@@ -261,8 +268,8 @@ class BufferGraph:
     def extern_readers(self, name: str) -> list[str]:
         """Buffers of the library calls that read a buffer, or the buffer that it is a part of; templates count too."""
         buffer = self.buffers.get(name)
-        names = [name, *([buffer.alias_of] if buffer is not None and buffer.alias_of is not None else [])]
-        return [reader for one in names for reader in self.readers[one] if is_call(self.buffers[reader])]
+        readers = [*self.readers[name], *(self.readers[str(buffer.alias_of)] if buffer is not None else ())]
+        return [reader for reader in readers if is_call(self.buffers[reader])]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
         """
@@ -279,7 +286,7 @@ class BufferGraph:
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
         own = [node for node in origins if node.target == kernel]
         convolutions = [node for node in origins if "conv" in kernel and is_convolution(node.target)]
-        return max(own or convolutions or origins, key=lambda node: self._order[node.name], default=None)
+        return self._last(own or convolutions or origins)
 
 
 _Known = tuple[tuple[int, ...], tuple[int, ...]]

@@ -16,7 +16,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
-from layoutdoctor.examination.graphs.buffers import BufferGraph, densified
+from layoutdoctor.examination.graphs.buffers import Flow, densified
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.operations import is_backward, outermost_name
@@ -46,14 +46,14 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
     """The graphs with their conversions and layout breakers filled in."""
     found: list[Graph] = []
     for graph in graphs:
-        flow = BufferGraph(graph)
+        flow = Flow(graph)
         conversions = _conversions(flow)
         facts = {"conversions": conversions, "breakers": compiled_breakers(flow, conversions)}
         found.append(msgspec.structs.replace(graph, graph_breaks=graph_break_count, **facts))
     return tuple(found)
 
 
-def _conversions(flow: BufferGraph) -> tuple[Conversion, ...]:
+def _conversions(flow: Flow) -> tuple[Conversion, ...]:
     """One conversion for each buffer, source layout and kind of tensor; in a concatenation, for each branch."""
     gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
@@ -88,7 +88,7 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
 
 
 def _conversion(
-    flow: BufferGraph,
+    flow: Flow,
     buffer: Buffer,
     source: Source,
     target: Layout,
@@ -139,7 +139,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     return None if elements is None or size is None else elements * size
 
 
-def _user_node(flow: BufferGraph, buffer: Buffer, target: Layout) -> FxNode | None:
+def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout in which a buffer is written; None if there is none."""
     for node in flow.nodes_of(buffer):
         before, after = layout_of(flow.argument(node)), layout_of(node)
@@ -160,7 +160,7 @@ def is_copy(node: FxNode) -> bool:
     return base_name(node.target) in _COPIES
 
 
-def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKind:
+def _kind(flow: Flow, source_name: str, gradients: set[str]) -> TensorKind:
     node = flow.inputs.get(source_name)
     if node is not None:
         return node.tensor or "unknown"
@@ -170,7 +170,7 @@ def _kind(flow: BufferGraph, source_name: str, gradients: set[str]) -> TensorKin
     return "gradient" if any(of_gradients) else "activation"
 
 
-def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
+def _is_made_of_weights(flow: Flow, name: str) -> bool:
     """Whether a buffer is a weight that was only cast or moved, as under autocast."""
     buffer = flow.buffers.get(name)
     if buffer is None:
@@ -180,7 +180,7 @@ def _is_made_of_weights(flow: BufferGraph, name: str) -> bool:
     return set(buffer.operations) <= {"to_dtype"} and _is_made_of_weights(flow, buffer.accesses[0].name)
 
 
-def _gradient_nodes(flow: BufferGraph) -> set[str]:
+def _gradient_nodes(flow: Flow) -> set[str]:
     """FX nodes of a backward graph that depend on its incoming gradients; the others recompute activations."""
     found = {name for name, node in flow.inputs.items() if node.tensor == "gradient"}
     for node in flow.graph.nodes:
@@ -189,7 +189,7 @@ def _gradient_nodes(flow: BufferGraph) -> set[str]:
     return found
 
 
-def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind) -> ConversionRole | None:
+def _role(flow: Flow, buffer: Buffer, source_name: str, kind: TensorKind) -> ConversionRole | None:
     if kind == "weight":
         return None
     if buffer.is_output and (buffer.is_user_output is not False or flow.graph.direction == "backward"):
@@ -201,7 +201,7 @@ def _role(flow: BufferGraph, buffer: Buffer, source_name: str, kind: TensorKind)
 
 
 def _cause(
-    flow: BufferGraph,
+    flow: Flow,
     buffer: Buffer,
     asked: FxNode | None,
     role: ConversionRole | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.buffers import computes
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.units import sum_if_all_known
 
@@ -34,10 +34,25 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         sums = {launch: sum_if_all_known(*times) for launch, times in ran.items()}
         # A graph may have run several times: the mean time counts.
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
-        flow = BufferGraph(graph)
-        conversions = (_with_cost(flow, conversion, launches, seconds, bandwidth) for conversion in graph.conversions)
+        computing = {buffer.kernel for buffer in graph.buffers if computes(buffer)}
+        measured: dict[str, float] = {}
+        for launch, buffers in launches.items():
+            sizes = {buffer.name: tensor_bytes(buffer.layout, buffer.dtype) for buffer in buffers}
+            whole = sum_if_all_known(*sizes.values())
+            if whole and launch in seconds and buffers[0].kernel not in computing:
+                measured |= {name: seconds[launch] * ((size or 0) / whole) for name, size in sizes.items()}
+        conversions = (_with_cost(one, measured.get(str(one.value)), bandwidth) for one in graph.conversions)
         found.append(msgspec.structs.replace(graph, conversions=with_bandwidth_shares(conversions, bandwidth)))
     return tuple(found)
+
+
+def _with_cost(conversion: Conversion, seconds: float | None, bandwidth: float | None) -> Conversion:
+    """The conversion with its measured time, or else that which its bytes take if it is not fused."""
+    if seconds is not None:
+        return msgspec.structs.replace(conversion, seconds=seconds, seconds_source="measured")
+    if not bandwidth or conversion.bytes_moved is None or conversion.fused:
+        return conversion
+    return msgspec.structs.replace(conversion, seconds=conversion.bytes_moved / bandwidth, seconds_source="estimated")
 
 
 def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
@@ -89,31 +104,3 @@ def launches_that_ran(
                 for turn, position in enumerate(ran[name])
             },
         )
-
-
-def _with_cost(
-    flow: BufferGraph,
-    conversion: Conversion,
-    launches: dict[int, list[Buffer]],
-    seconds: dict[int, float],
-    bandwidth: float | None,
-) -> Conversion:
-    buffer = flow.buffers.get(str(conversion.value))
-    if buffer is None:
-        return conversion
-    launch = buffer.launch
-    if launch is not None and launch in seconds and not flow.is_fused(buffer):
-        share = _share(buffer, launches[launch])
-        if share is not None:
-            return msgspec.structs.replace(conversion, seconds=seconds[launch] * share, seconds_source="measured")
-    if bandwidth and conversion.bytes_moved is not None and flow.only_moves(buffer):
-        estimate = conversion.bytes_moved / bandwidth
-        return msgspec.structs.replace(conversion, seconds=estimate, seconds_source="estimated")
-    return conversion
-
-
-def _share(buffer: Buffer, together: Sequence[Buffer]) -> float | None:
-    sizes = [tensor_bytes(other.layout, other.dtype) for other in together]
-    own = tensor_bytes(buffer.layout, buffer.dtype)
-    known = [size for size in sizes if size is not None]
-    return None if own is None or len(known) < len(sizes) or not sum(known) else own / sum(known)

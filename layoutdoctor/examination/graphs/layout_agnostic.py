@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.graph import base_name as base_name
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.layouts import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,18 +131,13 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
         else:
             reads = reads[:1] if base_name(norm.target) in _EVERY_BATCH_NORM else []
         for read in reads:
-            if read.layout is None or not _is_unusual(read.layout):
-                continue
-            maker, is_turned = _maker(read, nodes)
-            if maker is not None and "conv" not in maker.target:
-                yield StridedNorm(norm, read.layout, read.dtype, maker, is_turned)
-
-
-def _is_unusual(layout: Layout) -> bool:
-    """Whether a 4-D or 5-D layout with known strides does not satisfy ``contiguous_format``."""
-    if len(layout.shape) not in CHANNELS_LAST_BY_RANK or layout.stride is None:
-        return False
-    return "contiguous_format" not in layout.memory_formats and all(isinstance(size, int) for size in layout.stride)
+            layout = layout_of(read)
+            is_known = all(isinstance(step, int) for step in layout.stride or ("unknown",))
+            is_image = len(layout.shape) in CHANNELS_LAST_BY_RANK
+            if is_image and is_known and "contiguous_format" not in layout.memory_formats:
+                maker, is_turned = _maker(read, nodes)
+                if maker is not None and "conv" not in maker.target:
+                    yield StridedNorm(norm, layout, read.dtype, maker, is_turned)
 
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:

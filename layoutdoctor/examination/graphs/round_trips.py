@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Literal
 import networkx as nx
 
 from layoutdoctor.diagnosis.conversion import RedundantPair
-from layoutdoctor.examination.graphs.buffers import BufferGraph, Source, is_only_channels_last, same_format
+from layoutdoctor.examination.graphs.buffers import Flow, Source, is_only_channels_last, same_format
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
+from layoutdoctor.examination.layouts import layout_of
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import distinct
 
@@ -154,17 +155,17 @@ def _most(choices: Iterable[list[RedundantPair]]) -> list[RedundantPair]:
     return max(choices, key=len, default=[])
 
 
-def buffer_pairs(graph: Graph) -> tuple[RedundantPair, ...]:
+def buffer_pairs(flow: Flow) -> tuple[RedundantPair, ...]:
     """The redundant pairs of one compiled graph that its buffers alone prove."""
     made: dict[str, list[Conversion]] = defaultdict(list)
     read: dict[str, list[Conversion]] = defaultdict(list)
-    for conversion in graph.conversions:
+    for conversion in flow.graph.conversions:
         if conversion.tensor != "weight":
             made[str(conversion.value)].append(conversion)
             read[str(conversion.source_value)].append(conversion)
-    if not graph.buffers or not made:
+    if not flow.buffers or not made:
         return ()
-    loops = _Loops(graph)
+    loops = _Loops(flow)
     found: list[RedundantPair] = []
     for values in nx.weakly_connected_components(loops.joined):
         if not values.isdisjoint(made) and not values.isdisjoint(read):
@@ -182,12 +183,12 @@ class _Loops:
             same stride order. Inductor is free to choose their layouts.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.flow = BufferGraph(graph)
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
         self.joined: nx.DiGraph = nx.DiGraph()
         own = [
             buffer
-            for buffer in graph.buffers
+            for buffer in flow.graph.buffers
             if not (buffer.is_extern or buffer.is_removed or buffer.is_reduction or buffer.layout is None)
         ]
         self.joined.add_nodes_from(buffer.name for buffer in own)
@@ -209,7 +210,7 @@ class _Loops:
     ) -> _Region:
         """The conversions into and out of a region, and the buffers that are pinned or foreign."""
         flow, region = self.flow, _Region(values)
-        for name in sorted(values, key=flow.position):
+        for name in sorted(values, key=flow.position.__getitem__):
             for conversion in made.get(name, ()):
                 if conversion.source_value not in values:
                     if name in region.leaving:
@@ -252,7 +253,7 @@ class _Loops:
         layout = self.flow.layout_of(name)
         if layout is None:
             return True
-        if len(layout.shape) < len(buffer.layout.shape if buffer.layout is not None else ()):
+        if len(layout.shape) < len(layout_of(buffer).shape):
             return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
         unread = Source(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
@@ -342,10 +343,11 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
     """
     found: list[RedundantPair] = []
     for graph in graphs:
-        found += buffer_pairs(graph)
+        flow = Flow(graph)
+        found += buffer_pairs(flow)
         mine = [c for c in conversions if c.graph == graph.name and c.node is not None]
         if mine:
-            operations = _Operations(graph)
+            operations = _Operations(flow)
             found += [pair for run in _runs(mine) for pair in operations.pairs_of_run(run)]
     return (*found, *_gradient_pairs(graphs))
 
@@ -401,22 +403,16 @@ class _Operations:
     The operations of a graph.
 
     Attributes:
-        readers: For each value: (node that reads it, position among that node's inputs).
         joined: Values whose layout matters (see ``_carries_layout``), joined by layout-agnostic operations.
         mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.nodes = {node.name: node for node in graph.nodes}
-        self.order = {name: position for position, name in enumerate(self.nodes)}
-        self.outputs = set(graph.output_names)
-        self.readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
+    def __init__(self, flow: Flow) -> None:
+        self.flow, self.nodes = flow, flow.nodes
         self.joined: nx.DiGraph = nx.DiGraph()
         self.mixed: set[str] = set()
-        self.joined.add_nodes_from(node.name for node in graph.nodes if self._carries_layout(node))
-        for node in graph.nodes:
-            for position, name in enumerate(node.inputs):
-                self.readers[name].append((node, position))
+        self.joined.add_nodes_from(node.name for node in flow.graph.nodes if self._carries_layout(node))
+        for node in flow.graph.nodes:
             if node.name in self.joined and self._keeps_layout(node):
                 self.joined.add_edges_from((name, node.name) for name in node.inputs if name in self.joined)
                 if any(self._is_unclear(self.nodes.get(name)) for name in node.inputs):
@@ -425,7 +421,7 @@ class _Operations:
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
         """Whether a value's layout matters: at least 4-D, and at least two dimensions but the batch larger than 1."""
-        shape = node.layout.shape if node.layout is not None else ()
+        shape = layout_of(node).shape
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
     def _keeps_layout(self, node: FxNode) -> bool:
@@ -439,11 +435,10 @@ class _Operations:
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
         """Whether a tensor has no recorded layout, or is of rank 3, ``[C, H, W]``, and has a layout of its own."""
-        if node is None:
-            return True
-        if node.layout is None:
-            return node.dtype is not None
-        return len(node.layout.shape) == 3 and sum(size != 1 for size in node.layout.shape) > 1
+        shape = layout_of(node).shape
+        if node is None or node.layout is None:
+            return node is None or node.dtype is not None
+        return len(shape) == 3 and sum(size != 1 for size in shape) > 1
 
     def pairs_of_run(self, conversions: Sequence[Conversion]) -> list[RedundantPair]:
         """The pairs among the conversions of one run of the graph."""
@@ -461,7 +456,7 @@ class _Operations:
     def _balance(self, values: set[str], by_port: _ByPort) -> _Region:
         """The conversions into and out of a region, and the values that are pinned or foreign."""
         region = _Region(values)
-        for name in sorted(values, key=self.order.__getitem__):
+        for name in sorted(values, key=self.flow.order.__getitem__):
             if name in self.mixed:
                 region.foreign.add(name)
             if not self.joined.in_degree(name):
@@ -477,9 +472,9 @@ class _Operations:
         return region
 
     def _add_readers(self, region: _Region, name: str, by_port: _ByPort) -> None:
-        if name in self.outputs:
+        if name in self.flow.outputs:
             region.pinned.add(name)
-        for reader, position in self.readers[name]:
+        for reader, position in self.flow.node_readers[name]:
             if base_name(reader.target) == "getitem" and reader.result_index:
                 continue  # indices of a pooling, statistics of a batch norm: not this value
             if reader.op == "output":

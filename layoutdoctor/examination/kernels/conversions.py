@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-from layoutdoctor.diagnosis.kernel import KernelSummary, Waiting
+from layoutdoctor.diagnosis.kernel import KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
@@ -201,10 +201,10 @@ class Records:
         spent = self._seconds(self.is_library)
         is_main = np.array([own.is_main for own in self.evidence.classes] or [False])[trace.kernels.name]
         of_convolutions = (np.array(self.evidence.groups, np.int64) != NONE) | is_main
-        is_other = ~(self.is_undecided | self.is_library | self.is_eager_copy)
+        may_convert = self.is_undecided | self.is_library | self.is_eager_copy
         done = work_by_kind(
             ((work_of(trace.names[name]), is_own) if is_asked else (None, False))
-            for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), is_other, strict=True)
+            for name, is_own, is_asked in zip(self.evidence.names, of_convolutions.tolist(), ~may_convert, strict=True)
         )
         done["possible"] = [
             trace.names[name] if self.is_undecided[n] else None for n, name in enumerate(self.evidence.names)
@@ -226,16 +226,13 @@ class Records:
             convolution_count=int(of_convolutions.sum()) if len(trace.kernels) else None,
             convolution_seconds=self._seconds(of_convolutions) if len(trace.kernels) else None,
             totals=totals_of(self.attribution, {"module": self.modules, **done}, self.is_library),
-            waiting=None if self.is_of_a_cpu else self._waiting(),
+            waiting=None
+            if self.is_of_a_cpu
+            else waiting_of(self.attribution, exposed_nanoseconds(trace, may_convert)[0]),
         )
 
     def _seconds(self, is_asked: NDArray[np.bool_]) -> float:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
-
-    def _waiting(self) -> Waiting | None:
-        """The waiting of the run; library conversions, converting eager copies and undecided kernels count together."""
-        is_asked = self.is_library | self.is_eager_copy | self.is_undecided
-        return waiting_of(self.attribution, exposed_nanoseconds(self.trace, is_asked)[0])
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
         """Of each kernel, whether its name gives it a role."""

@@ -25,7 +25,7 @@ from layoutdoctor.examination.graphs.breakers import (
     compiled_breakers,
     eager_breakers,
 )
-from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.buffers import Flow
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion
@@ -66,7 +66,7 @@ B = call("b", "back", node="conv_b")
 
 def compiled(*buffers: Buffer) -> tuple[LayoutBreaker, ...]:
     known = a_graph(nodes=NODES, buffers=buffers)
-    return compiled_breakers(BufferGraph(known), graph_conversions(known))
+    return compiled_breakers(Flow(known), graph_conversions(known))
 
 
 def test_where_a_value_has_to_be_converted_back_the_operation_that_lost_the_layout_is_named() -> None:
@@ -164,7 +164,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     buffers = (A, given, whole, part, after, back, B, end, call("f", "e", node="lif_1", layout=PLAIN))
     known = a_graph(nodes=OPERATOR, buffers=buffers)
 
-    found = compiled_breakers(BufferGraph(known), graph_conversions(known))
+    found = compiled_breakers(Flow(known), graph_conversions(known))
 
     words = "it needs contiguous_format, as traced, is given channels_last and returns contiguous_format"
     assert [(b.node, b.op, b.module, b.reason, len(b.conversions)) for b in found] == [
@@ -172,11 +172,9 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
         ("lif_1", "mine::lif", "lif.1", words, 1),
     ]
     asked = (msgspec.structs.replace(c, owner="user") if c.value == "n" else c for c in graph_conversions(known))
-    assert [b.node for b in compiled_breakers(BufferGraph(known), tuple(asked))] == ["relu"]  # the call is LD501's
+    assert [b.node for b in compiled_breakers(Flow(known), tuple(asked))] == ["relu"]  # the call is LD501's
     keeping = (A, call("k", "a", node="lif", layout=PLAIN), last("back", a_read("k", PLAIN), origins=("conv_b",)), B)
-    (breaker,) = compiled_breakers(
-        BufferGraph(kept := a_graph(nodes=OPERATOR, buffers=keeping)), graph_conversions(kept)
-    )
+    (breaker,) = compiled_breakers(Flow(kept := a_graph(nodes=OPERATOR, buffers=keeping)), graph_conversions(kept))
     assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
@@ -188,7 +186,7 @@ def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_i
     back = last("back", a_read("m", PLAIN), origins=("conv_b",))
     known = a_graph(nodes=OPERATOR, buffers=(A, given, whole, part, back, B))
 
-    found = compiled_breakers(BufferGraph(known), graph_conversions(known))
+    found = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert [(b.node, b.op, len(b.conversions)) for b in found] == [("lif", "mine::lif", 2)]
 
@@ -204,7 +202,7 @@ def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_b
     back = last("back", a_read("t", PLAIN), origins=("conv_b",))
     known = a_graph(nodes=nodes, buffers=(A, given, template, back, B))
 
-    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("flex_attention", "attention", 2)
     assert breaker.reason == "it is given channels_last, which Inductor writes in contiguous_format for it"
@@ -215,7 +213,7 @@ def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
     buffers = (A, call("c", "a", node="k", layout=PLAIN), last("back", a_read("c", PLAIN), origins=("conv_b",)), B)
     known = a_graph(nodes=(*NODES, kernel), buffers=buffers)
 
-    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert breaker.op == "triton::silu"
 
@@ -225,7 +223,7 @@ def test_a_value_written_contiguous_for_a_call_is_lost_at_the_call_though_others
     value = plain("n", a_read("a", LAST), source_node="relu", operations=("relu",))
     known = a_graph(nodes=nodes, buffers=(A, value, call("f", "n", node="fft", layout=None), BACK_FROM_N, B))
 
-    (breaker,) = compiled_breakers(BufferGraph(known), graph_conversions(known))
+    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("fft_rfft2", "fft", 2)
     assert breaker.reason == "it needs contiguous_format, as traced, and is given channels_last"
@@ -339,8 +337,8 @@ def test_what_is_made_contiguous_for_convolutions_is_paid_by_the_operation_above
 
     assert in_eager(made_contiguous("conv_1", source_value=None), nodes=PADDED) == ()  # of its result
     known = a_graph(nodes=PADDED, buffers=(call("a", "x", node="conv_1", layout=FRAMES),))
-    assert [b.node for b in compiled_breakers(BufferGraph(known), paid)] == ["pad"]
-    assert compiled_breakers(BufferGraph(msgspec.structs.replace(known, direction="backward")), paid) == ()
+    assert [b.node for b in compiled_breakers(Flow(known), paid)] == ["pad"]
+    assert compiled_breakers(Flow(msgspec.structs.replace(known, direction="backward")), paid) == ()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from builders import (
 from layoutdoctor.diagnosis.conversion import RedundantPair
 from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
 from layoutdoctor.diagnosis.layout import strided_layout
+from layoutdoctor.examination.graphs.buffers import Flow
 from layoutdoctor.examination.graphs.round_trips import buffer_pairs
 
 IMAGE = (2, 8, 6, 6)
@@ -70,11 +71,11 @@ def pairs(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> list[tuple[str, s
     """Pairs by the values that the two conversions make."""
     known = graph(*buffers, nodes=nodes)
     value = {conversion.id: str(conversion.value) for conversion in known.conversions}
-    return [(value[pair.first], value[pair.second]) for pair in buffer_pairs(known)]
+    return [(value[pair.first], value[pair.second]) for pair in buffer_pairs(Flow(known))]
 
 
 def only(*buffers: Buffer, nodes: tuple[FxNode, ...] = ()) -> RedundantPair:
-    (pair,) = buffer_pairs(graph(*buffers, nodes=nodes))
+    (pair,) = buffer_pairs(Flow(graph(*buffers, nodes=nodes)))
     return pair
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from layoutdoctor.errors import TraceError
-from layoutdoctor.examination.graphs.buffers import BufferGraph
+from layoutdoctor.examination.graphs.buffers import Flow
 from layoutdoctor.fleet.scanning import scan
 from layoutdoctor.recording.kernels_text import read_kernel
 from layoutdoctor.reports.sections.scanned import build_scan_view
@@ -119,7 +119,7 @@ def test_damage_in_one_graph_costs_only_that_graph(tmp_path: Path) -> None:
     diagnosis = examine_trace(path)
 
     assert diagnosis.subject.notes == ("graph 0 is cut off or damaged in the log",)
-    assert [bool(BufferGraph(graph).buffers) for graph in diagnosis.trials[0].graphs] == [False, True]
+    assert [bool(Flow(graph).buffers) for graph in diagnosis.trials[0].graphs] == [False, True]
 
 
 @pytest.mark.parametrize(
