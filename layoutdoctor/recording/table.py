@@ -216,7 +216,7 @@ def _table_at(line: str) -> Table | None:
     """The table that a line of titles begins; None if it is none of kernels or operations."""
     if not _MAY_BE_TITLES.search(line):
         return None
-    if line.lstrip().startswith("|"):
+    if line.lstrip().startswith("|") or line.count(" | ") > 2:  # GitHub shows a table of a page without the outer ones
         return _table_of(cells_in(line, "|"), "|")
     for separator in ",;":
         if separator in line and (found := _table_of(cells_in(line, separator), separator)) is not None:

@@ -141,7 +141,7 @@ class Table:
         separator: ``,`` or ``;`` of CSV, ``|`` of a frame, a blank of aligned text.
         offset: How many characters are in front of the titles, and so of each row.
         heading: The line of text above the table; empty without one.
-        is_elided: Whether a row of dots stands for rows that were left out.
+        is_elided: Whether somebody left rows out and wrote dots.
         is_ambiguous: Whether its numbers can be read in several ways that differ.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Trial
-from layoutdoctor.examination.counts import sum_of_known
+from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_of_known
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import OFF, SWITCH_OFF, Times, advised, other_cure, severity_of_gain
 from layoutdoctor.rules.base import Rule
@@ -120,10 +120,22 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
     why = ": the flag will not do it"
     if last is not None and (gain is None or gain.name != last.name) and _cure_by_off(diagnosis, last) is not None:
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
+    if gain is None and (more := _more_in_all_ways(diagnosis, trial)) > 0:
+        what = f"{count_of(more, 'tensor is', 'tensors are')} converted more in each call"
+        return f"keep the memory format: with torch.{wanted} {what}"
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
     against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")
     return against or f"{advice}: {speed_words(gain)}"
+
+
+def _more_in_all_ways(diagnosis: Diagnosis, trial: Trial) -> int:
+    """How many more tensors every channels-last configuration converts, if none was timed; 0 if one has no more."""
+    found = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
+    ways = [one for one in found if one is not None and one.status == "ok"]
+    if not ways or any(one.measurement is not None for one in ways):
+        return 0
+    return min(launch_count(counted_conversions(one)) for one in ways) - launch_count(counted_conversions(trial))
 
 
 LD201 = Rule("LD201", "layout-optimization-without-effect", without_effect)

@@ -141,7 +141,8 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     found = [(graph.direction, graph.decision) for graph in trial.graphs if graph.decision is not None]
     found = [(direction, card) for direction, card in found if card.convolution_count]
     for direction, card in found:
-        if card.applied is False:
+        ranks = {convolution.rank for convolution in card.convolutions} or {None}
+        if card.applied is False and (card.rule == "config-off" or ranks & {2, None}):  # it changes no other
             part = "" if direction == "inference" else f" in the {direction}"
             return f"layout optimization is off{part}" + (
                 "" if card.rule == "config-off" else f": {clean(card.explanation)}"

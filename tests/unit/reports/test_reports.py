@@ -12,6 +12,7 @@ from builders import (
     a_comparison,
     a_configuration,
     a_conversion,
+    a_convolution,
     a_decision,
     a_diagnosis,
     a_failed_trial,
@@ -36,7 +37,7 @@ from layoutdoctor.diagnosis.trial import Equivalence, Failure, Trial
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.counts import conversion_share
 from layoutdoctor.reports import format_of_suffix, render
-from layoutdoctor.reports.sections.account import account_sentence, account_table
+from layoutdoctor.reports.sections.account import account_sentence, account_table, decision_sentence
 from layoutdoctor.reports.sections.answer import build_answer
 from layoutdoctor.reports.sections.details import build_details
 from layoutdoctor.reports.sections.rows import Table, TableRow, build_tables
@@ -451,3 +452,21 @@ def test_a_gap_of_both_graphs_of_a_training_step_is_named_once() -> None:
 
     assert "Not understood: compiled (the default): not followed" in text
     assert "compiled (the default), compiled (the default)" not in text
+
+
+@for_each(
+    ("rank", "sentence"),
+    [
+        (3, "layout optimization reaches 0 of 2 convolutions (only 2-D)"),
+        (2, "layout optimization is off in the backward: only backward convolutions are in the graph"),
+    ],
+)
+def test_a_decision_about_other_ranks_than_2_d_names_the_rank_and_not_the_rule(rank: int, sentence: str) -> None:
+    convolution = a_convolution(rank=rank, channels_last=False)
+    why = {"rule": "only-backward-convolutions", "explanation": "only backward convolutions are in the graph"}
+    halves = (
+        a_graph(a_decision(convolution), direction="forward"),
+        a_graph(a_decision(convolution, applied=False, **why), direction="backward", name="graph 1"),
+    )
+
+    assert decision_sentence(a_trial(graphs=halves), in_full=True) == sentence

@@ -109,6 +109,11 @@ def test_an_optimization_that_reaches_no_convolution_is_reported_with_what_it_co
             a_trial(LAST_OFF, graphs=(off,), **STATIC),
         ),
     )
+    told(
+        "No format is advised that converts more in a table without times",
+        idle(with_cards(IDLE, **STATIC), *(a_trial(name, graphs=(last,), **STATIC) for name in (LAST, LAST_OFF))),
+        idle(with_cards(IDLE, **STATIC), *(a_trial(name, graphs=(off,), **STATIC) for name in (LAST, LAST_OFF))),
+    )
     for ranks in ((1, 3), (2, 3)):
         decision = a_decision(*(volumes(1, rank)[0] for rank in ranks))
         told("The reason is given only where the ranks explain it", idle(with_cards(decision)))
