@@ -15,7 +15,7 @@ from importlib import resources
 
 from layoutdoctor.diagnosis import Diagnosis, Finding, Subject, TracedModel, Trial
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import BASELINE, base_name
+from layoutdoctor.diagnosis.configurations import BASELINE, name_without_cures
 from layoutdoctor.examination.advice.applying import effective_options, global_options
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.counts import counted_conversions
@@ -137,7 +137,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     first = usable.get(diagnosis.baseline_name) or ran[0]
     fastest, ratios = diagnosis.fastest, diagnosis.ratios
     if fastest is not None:
-        for name in (fastest.name, base_name(fastest.configuration)):
+        for name in (fastest.name, name_without_cures(fastest.configuration)):
             if name in usable and name != first.name:
                 return first, usable[name]
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from layoutdoctor.diagnosis import Diagnosis, Finding
-from layoutdoctor.diagnosis.accepted import fingerprint_of
+from layoutdoctor.diagnosis.accepted import finding_fingerprint
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
 from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
 from layoutdoctor.rules import ALL_RULES
@@ -75,7 +75,7 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "level": finding.severity,
         "message": {"text": _message(finding)},
         "locations": [location],
-        "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
+        "partialFingerprints": {FINGERPRINT: finding_fingerprint(finding)},
         "properties": {
             "configuration": clean_name(finding.configuration) if finding.configuration else None,
             "module": clean_name(finding.module) if finding.module else None,

@@ -13,7 +13,7 @@ from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, KernelSumm
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
-from layoutdoctor.reports.sections.answer import Answer, build_answer, situation_of
+from layoutdoctor.reports.sections.answer import ReportAnswer, build_answer, situation_of
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, build_tables, format_interval
 from layoutdoctor.reports.sections.run_answer import build_run_answer
 from layoutdoctor.reports.sections.wording import (
@@ -25,7 +25,7 @@ from layoutdoctor.reports.sections.wording import (
     in_python,
     is_from_python,
     is_recording,
-    kind_of_file,
+    kind_of_run,
     place_of,
     recorded_trial,
     shown_name,
@@ -94,7 +94,7 @@ class View:
     title: tuple[str, ...]
     made_by: str
     interrupted: str | None
-    answer: Answer
+    answer: ReportAnswer
     tables: tuple[Table, ...]
     remarks: tuple[str, ...]
     findings: tuple[FindingEntry, ...]
@@ -251,7 +251,7 @@ def _possible(kernels: KernelSummary) -> Iterator[str]:
 def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     """How the times were taken."""
     if is_recording(diagnosis):
-        return ("one recorded run", _TIMES[kind_of_file(diagnosis)], "nothing was compared")
+        return ("one recorded run", _TIMES[kind_of_run(diagnosis)], "nothing was compared")
     if diagnosis.subject.target is not None:
         return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):

@@ -162,7 +162,7 @@ def _was_compiled(trial: Trial) -> bool:
     return not trial.graphs or any(graph.buffers or graph.hook_failure for graph in trial.graphs)
 
 
-def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
+def kind_of_run(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
     """The kind of file that a recorded run was read from."""
     sources = sources_of(diagnosis)
     if not {"torch_trace_log", "captured_compiles"}.isdisjoint(sources):
