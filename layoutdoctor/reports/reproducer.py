@@ -20,7 +20,7 @@ from layoutdoctor.examination.advice.applying import effective_options, global_o
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
-from layoutdoctor.reports.sections.wording import clean_log, clean_name, is_recording
+from layoutdoctor.reports.sections.wording import clean_log, clean_name
 from layoutdoctor.units import format_ratio, format_seconds
 
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
@@ -71,7 +71,7 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     """The reproducer of a diagnosis, or why there is none."""
     model, sides = _traced(diagnosis), _sides(diagnosis)
     reason = None
-    if is_recording(diagnosis):
+    if diagnosis.is_recording:
         reason = "a recorded trace does not hold the operations of the model"
     elif diagnosis.subject.target is not None:
         reason = "the graphs were lowered for a GPU that was not there, so nothing ran"

@@ -18,7 +18,7 @@ import msgspec
 from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.diagnosis.accepted import finding_fingerprint
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
-from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
+from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, project_path
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS, phrase
 
@@ -148,4 +148,4 @@ def subject_file(diagnosis: Diagnosis) -> str | None:
     if named is not None:
         return next((file for file in files if PurePosixPath(file).name == named["file"]), project_path(named["file"]))
     own = [file for file in files if not file.startswith(("site-packages/", "dist-packages/"))]
-    return own[0] if own else project_path(diagnosis.subject.name) if is_recording(diagnosis) else None
+    return own[0] if own else project_path(diagnosis.subject.name) if diagnosis.is_recording else None

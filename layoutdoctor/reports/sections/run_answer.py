@@ -22,13 +22,7 @@ from layoutdoctor.examination.counts import (
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
 from layoutdoctor.reports.sections.answer import ReportAnswer
-from layoutdoctor.reports.sections.wording import (
-    clean,
-    direction_words,
-    failure_clause,
-    kind_of_run,
-    recorded_trial,
-)
+from layoutdoctor.reports.sections.wording import RecordedRun, clean, direction_words, failure_clause
 from layoutdoctor.units import format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import (
     OWNER_WORDS,
@@ -72,9 +66,9 @@ _WITHOUT_OPERATIONS_BETWEEN = {
 }
 
 
-def build_run_answer(diagnosis: Diagnosis) -> ReportAnswer:
+def build_run_answer(diagnosis: Diagnosis, run: RecordedRun) -> ReportAnswer:
     """The cost of the layout conversions in a recorded run, the round trips among them, and the next step."""
-    kind, trial = kind_of_run(diagnosis), recorded_trial(diagnosis)
+    kind, trial = run.kind, run.trial
     if trial is None:
         return ReportAnswer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
     kernels, counted = trial.kernels, counted_conversions(trial)
