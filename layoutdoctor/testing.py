@@ -159,7 +159,7 @@ def _diagnosis_of(
 def _names_in(diagnosis: Diagnosis, configurations: object) -> tuple[str, ...]:
     """The configurations of a ready diagnosis that are meant."""
     tried = tuple(trial.name for trial in diagnosis.trials)
-    if diagnosis.subject.mode == "trace" and configurations is DEFAULT_CONFIGURATIONS:
+    if diagnosis.is_recording and configurations is DEFAULT_CONFIGURATIONS:
         return tried
     names: list[str] = []
     for value in _listed(configurations):

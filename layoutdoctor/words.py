@@ -170,10 +170,10 @@ def listing(parts: Iterable[str], most: int | None = 4) -> str:
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
-Part = TypeVar("Part", bound=Hashable)
+_Part = TypeVar("_Part", bound=Hashable)
 
 
-def distinct(parts: Iterable[Part | None]) -> list[Part]:
+def distinct(parts: Iterable[_Part | None]) -> list[_Part]:
     """Each part once, in the order of their first places; None is left out."""
     return [part for part in dict.fromkeys(parts) if part is not None]
 

@@ -66,12 +66,12 @@ def _of_torch() -> Iterator[tuple[str, str]]:
             import torch
 
             from layoutdoctor.capture.compat import missing_cpp_compiler, notes_on_torch, triton_version
-            from layoutdoctor.measure.environment import describe_environment, why_no_gpu
+            from layoutdoctor.measure.environment import observed_environment, why_no_gpu
     except UnsupportedTorchError as error:
         yield "torch", str(error)
         return
     no_gpu = why_no_gpu(torch.device("cuda"))
-    found = describe_environment("cpu" if no_gpu else "cuda", triton=triton_version(), command=None)
+    found = observed_environment("cpu" if no_gpu else "cuda", triton=triton_version(), command=None)
     try:
         notes = notes_on_torch(with_target=True)
     except UnsupportedTorchError as error:

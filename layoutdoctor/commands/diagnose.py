@@ -221,7 +221,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets = several.targets_of(arguments)
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
-    calls = several.calls_of(arguments, targets[0])
+    calls = several.kinds_of_call(arguments, targets[0])
     if len(calls) > 1:
         several.refuse_for_a_policy(arguments, targets)
     elif arguments.weights is not None:

@@ -28,13 +28,13 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from layoutdoctor.privacy.scrubbing import AnyRecord
     from layoutdoctor.recording.recording import Recording
-    from layoutdoctor.reports.text import Role
+    from layoutdoctor.reports.text import LineRole
 
     InputFile = str | Path | None
     Annotate = Callable[[Diagnosis, Path], None]
 
 ANNOTATED = "annotated trace"
-_STYLES: Mapping[Role, str] = {
+_STYLES: Mapping[LineRole, str] = {
     "title": "dim",
     "claim": "bold",
     "code": "cyan",
@@ -44,7 +44,7 @@ _STYLES: Mapping[Role, str] = {
     "to do": "green",
     "more": "dim",
 }
-_HIGHLIGHTS: tuple[tuple[Role, str, str], ...] = (
+_HIGHLIGHTS: tuple[tuple[LineRole, str, str], ...] = (
     ("claim", r"^[\d.]+x faster .*", "green"),
     ("finding", r"^LD\d+ error ", "bold red"),
     ("finding", r"^LD\d+ warning ", "yellow"),

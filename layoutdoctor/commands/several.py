@@ -57,7 +57,7 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
     return targets
 
 
-def calls_of(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
+def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
     """
     Inputs and threads of each kind of call, by a name: the groups of inputs, each with each number of threads.
 

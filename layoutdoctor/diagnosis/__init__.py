@@ -54,13 +54,3 @@ from layoutdoctor.diagnosis.trial import (
     Trial,
     TrialStatus,
 )
-
-__all__ = ["Account", "AccountKind", "AccountRow", "Buffer", "BufferRead", "Comparison", "Confidence"]
-__all__ += ["Configuration", "Conversion", "ConversionDirection", "ConversionPurpose", "ConversionRole"]
-__all__ += ["Convolution", "ConvolutionClass", "CostSource", "Creations", "Decision", "Diagnosis", "Environment"]
-__all__ += ["Equivalence", "Failure", "FailureCause", "Finding", "FxNode", "GradientLayout", "Graph"]
-__all__ += ["GraphDirection", "InputTensor", "Kernel", "KernelSummary", "Lack", "LackPart", "Layout"]
-__all__ += ["LayoutBreaker", "Measurement", "MemoryFormat", "Observed", "Owner", "Ratio", "Recommendation"]
-__all__ += ["RedundantPair", "Reproduction", "Rounds", "Severity", "Size", "SourceKind", "SourceLocation", "Subject"]
-__all__ += ["TensorKind", "Total", "TotalKind", "TracedModel", "TracedTensor", "Trial", "TrialStatus", "Verdict"]
-__all__ += ["Waiting", "WithoutFreezing"]

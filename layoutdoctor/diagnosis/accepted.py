@@ -115,7 +115,7 @@ def _key_of(finding: Finding) -> _Key:
     return _key(finding.code, finding.configuration, _place(finding.location, finding.module))
 
 
-def fingerprint_of(finding: Finding) -> str:
+def finding_fingerprint(finding: Finding) -> str:
     """32 hexadecimal digits by which other tools know a finding again, for SARIF."""
     return hashlib.sha256("\0".join(_key_of(finding)).encode()).hexdigest()[:32]
 

@@ -129,7 +129,7 @@ class Regression(Record, frozen=True, kw_only=True):
     not_judged: str | None = None
 
 
-class Comparison(Record, frozen=True, kw_only=True):
+class AnyComparison(Record, frozen=True, kw_only=True):
     """
     Both kinds of comparison. ``print(comparison)`` is the text report.
 
@@ -190,7 +190,7 @@ class Overlap(Record, frozen=True, kw_only=True):
     is_small: bool
 
 
-class TraceComparison(Comparison, frozen=True, kw_only=True, tag_field="kind", tag="trace-comparison"):
+class TraceComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="trace-comparison"):
     """
     Two examined traces, outer-joined; the largest difference of seconds first.
 
@@ -332,7 +332,7 @@ class FindingChange(Record, frozen=True, kw_only=True):
     is_accepted: bool = False
 
 
-class ModelComparison(Comparison, frozen=True, kw_only=True, tag_field="kind", tag="model-comparison"):
+class ModelComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="model-comparison"):
     """
     Two diagnoses of models.
 

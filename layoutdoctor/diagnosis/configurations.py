@@ -183,7 +183,7 @@ def check_package(package: str | os.PathLike[str], mode: Mode, target: str | Non
     return path
 
 
-def base_name(configuration: Configuration) -> str:
+def name_without_cures(configuration: Configuration) -> str:
     """The name of the configuration that one with cures was made of."""
     name = configuration.name
     for cure in reversed(configuration.cures):

@@ -68,6 +68,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
 
     @property
+    def is_recording(self) -> bool:
+        """Whether it rests on the file of one run, so that nothing was varied, timed or compared."""
+        return self.subject.mode == "trace"
+
+    @property
     def own_trials(self) -> tuple[Trial, ...]:
         """The trials that have facts of their own: without those that are the same as another one."""
         return tuple(trial for trial in self.trials if trial.status != "same_as")

@@ -43,7 +43,7 @@ _VARIABLES = (
 """Environment variables that change layouts, kernels or their times."""
 
 
-def describe_environment(device: str, *, triton: str | None, command: str | None) -> Environment:
+def observed_environment(device: str, *, triton: str | None, command: str | None) -> Environment:
     """The environment of this process."""
     card = card_state(device)
     return Environment(

@@ -19,7 +19,7 @@ from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.event_stream import EventStream, as_utf8
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.reading import recognize
-from layoutdoctor.reports.sections.wording import recorded_trial
+from layoutdoctor.reports.sections.wording import recorded_run
 from layoutdoctor.words import DIRECTION_WORDS, layout_words, shape_words
 
 OWN_PROCESS = 900_000_000
@@ -60,9 +60,9 @@ def write_annotated_trace(
             f"cannot annotate {str(source)!r}: expected a Chrome trace (.json, .json.gz), as only these can be written "
             "back with marks; write a report instead, such as --output report.md"
         )
-    trial = recorded_trial(diagnosis)
+    run = recorded_run(diagnosis)
     base = read_chrome_trace(file).base_nanoseconds
-    marks = [*_marks(trial, base)] if trial is not None else []
+    marks = [*_marks(run.trial, base)] if run is not None and run.trial is not None else []
     title = [_event("M", "process_name", {"name": "layoutdoctor"})] if marks else []
     with (
         replacing(Path(target)) as stream,

@@ -19,13 +19,7 @@ from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.reports.sections.account import account_table
 from layoutdoctor.reports.sections.details import build_details, build_environment, log_of
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import (
-    clean_log,
-    clean_name,
-    failure_clause,
-    is_recording,
-    shown_name,
-)
+from layoutdoctor.reports.sections.wording import clean_log, clean_name, failure_clause, shown_name
 from layoutdoctor.words import STATUS_WORDS, count_of
 
 if TYPE_CHECKING:
@@ -148,7 +142,7 @@ def _other(text: str) -> str:
 
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
     """The configurations and their times; of a recorded run, the places where its time goes."""
-    heading = "### Where the time goes" if is_recording(diagnosis) else "### Configurations"
+    heading = "### Where the time goes" if diagnosis.is_recording else "### Configurations"
     tables = [folded("All configurations", table_of(t)) if view.answer.is_short else table_of(t) for t in view.tables]
     yield "table", "\n\n".join((heading, *tables))
     facts = [*view.remarks[:MOST_REMARKS], f"Measured: {'; '.join(view.measurement)}."]

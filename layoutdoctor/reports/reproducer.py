@@ -15,12 +15,12 @@ from importlib import resources
 
 from layoutdoctor.diagnosis import Diagnosis, Finding, Subject, TracedModel, Trial
 from layoutdoctor.diagnosis.answer import INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import BASELINE, base_name
+from layoutdoctor.diagnosis.configurations import BASELINE, name_without_cures
 from layoutdoctor.examination.advice.applying import effective_options, global_options
 from layoutdoctor.examination.advice.choice import is_far_off, wrong_baseline
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
-from layoutdoctor.reports.sections.wording import clean_log, clean_name, is_recording
+from layoutdoctor.reports.sections.wording import clean_log, clean_name
 from layoutdoctor.units import format_ratio, format_seconds
 
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
@@ -71,7 +71,7 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     """The reproducer of a diagnosis, or why there is none."""
     model, sides = _traced(diagnosis), _sides(diagnosis)
     reason = None
-    if is_recording(diagnosis):
+    if diagnosis.is_recording:
         reason = "a recorded trace does not hold the operations of the model"
     elif diagnosis.subject.target is not None:
         reason = "the graphs were lowered for a GPU that was not there, so nothing ran"
@@ -137,7 +137,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     first = usable.get(diagnosis.baseline_name) or ran[0]
     fastest, ratios = diagnosis.fastest, diagnosis.ratios
     if fastest is not None:
-        for name in (fastest.name, base_name(fastest.configuration)):
+        for name in (fastest.name, name_without_cures(fastest.configuration)):
             if name in usable and name != first.name:
                 return first, usable[name]
 

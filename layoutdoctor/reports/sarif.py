@@ -16,9 +16,9 @@ from urllib.parse import quote
 import msgspec
 
 from layoutdoctor.diagnosis import Diagnosis, Finding
-from layoutdoctor.diagnosis.accepted import fingerprint_of
+from layoutdoctor.diagnosis.accepted import finding_fingerprint
 from layoutdoctor.reports.rules_page import passages_of, plain, rule_page
-from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, is_recording, project_path
+from layoutdoctor.reports.sections.wording import clean, clean_name, failure_clause, project_path
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.words import STATUS_WORDS, phrase
 
@@ -75,7 +75,7 @@ def _result(finding: Finding, location: JsonObject, rule_index: int | None) -> J
         "level": finding.severity,
         "message": {"text": _message(finding)},
         "locations": [location],
-        "partialFingerprints": {FINGERPRINT: fingerprint_of(finding)},
+        "partialFingerprints": {FINGERPRINT: finding_fingerprint(finding)},
         "properties": {
             "configuration": clean_name(finding.configuration) if finding.configuration else None,
             "module": clean_name(finding.module) if finding.module else None,
@@ -148,4 +148,4 @@ def subject_file(diagnosis: Diagnosis) -> str | None:
     if named is not None:
         return next((file for file in files if PurePosixPath(file).name == named["file"]), project_path(named["file"]))
     own = [file for file in files if not file.startswith(("site-packages/", "dist-packages/"))]
-    return own[0] if own else project_path(diagnosis.subject.name) if is_recording(diagnosis) else None
+    return own[0] if own else project_path(diagnosis.subject.name) if diagnosis.is_recording else None

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
-Role = Literal["title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""]
+LineRole = Literal[
+    "title", "claim", "code", "note", "head", "row", "recommended", "failed", "finding", "to do", "more", ""
+]
 """The kind of a line; a note begins with a label of ``LABEL_WIDTH`` characters, a finding with its code."""
 
 DEFAULT_WIDTH = 100
@@ -49,7 +51,7 @@ def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
     return "\n".join(line for _, line in text_lines(build_view(diagnosis), width)) + "\n"
 
 
-def text_lines(view: View, width: int | None = None) -> Iterator[tuple[Role, str]]:
+def text_lines(view: View, width: int | None = None) -> Iterator[tuple[LineRole, str]]:
     """
     The lines of the text report with their roles.
 
@@ -71,15 +73,15 @@ def text_lines(view: View, width: int | None = None) -> Iterator[tuple[Role, str
         yield from section
 
 
-def _first_lines(view: View, width: int) -> list[tuple[Role, str]]:
-    lines: list[tuple[Role, str]] = [("title", line) for line in wrap(" · ".join(view.title), width)]
+def _first_lines(view: View, width: int) -> list[tuple[LineRole, str]]:
+    lines: list[tuple[LineRole, str]] = [("title", line) for line in wrap(" · ".join(view.title), width)]
     if view.interrupted:
         lines += [("failed", line) for line in wrap(f"{view.interrupted}.", width)]
     lines += [("claim", line) for line in wrap(view.answer.claim, width)]
     return [*lines, *(("code", f"{2 * INDENT}{line}") for line in view.answer.how)]
 
 
-def _notes(view: View, width: int) -> list[tuple[Role, str]]:
+def _notes(view: View, width: int) -> list[tuple[LineRole, str]]:
     return [
         ("note", line)
         for label, text in view.answer.notes
@@ -87,21 +89,21 @@ def _notes(view: View, width: int) -> list[tuple[Role, str]]:
     ]
 
 
-def table_lines(table: Table, width: int) -> list[tuple[Role, str]]:
+def table_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
     """A table with the lines below it."""
-    below: list[tuple[Role, str]] = [("more", line) for text in table.below for line in wrap(text, width)]
+    below: list[tuple[LineRole, str]] = [("more", line) for text in table.below for line in wrap(text, width)]
     return _row_lines(table, width) + below
 
 
-def _row_lines(table: Table, width: int) -> list[tuple[Role, str]]:
-    lines: list[tuple[Role, str]] = []
+def _row_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
+    lines: list[tuple[LineRole, str]] = []
     for row, own in _lines_of_rows(table, width):
-        role: Role = "head" if row is None else "recommended" if row.is_recommended else "row"
+        role: LineRole = "head" if row is None else "recommended" if row.is_recommended else "row"
         lines += [(role, line) for line in own]
     return lines
 
 
-def _fitted(table: Table, width: int, room: int) -> list[tuple[Role, str]]:
+def _fitted(table: Table, width: int, room: int) -> list[tuple[LineRole, str]]:
     """A table of at most so many lines, if that is enough for the rows that matter: the slowest are left out."""
     lines, count = _row_lines(table, width), 0
     most = len(table.rows) - FEWEST_ROWS if any(row.is_baseline for row in table.rows) else 0
@@ -112,9 +114,9 @@ def _fitted(table: Table, width: int, room: int) -> list[tuple[Role, str]]:
     return lines
 
 
-def _last_lines(view: View, width: int) -> list[tuple[Role, str]]:
+def _last_lines(view: View, width: int) -> list[tuple[LineRole, str]]:
     """The first findings, each whole, then the remarks, the number of the other findings, and where to go on."""
-    lines: list[tuple[Role, str]] = []
+    lines: list[tuple[LineRole, str]] = []
     shown: list[FindingEntry] = []
     for entry in view.main_findings[:MOST_FINDINGS]:
         own = list(_finding_lines(entry, width))
@@ -137,7 +139,7 @@ def _remarks(view: View) -> Iterator[str]:
         yield f"Not understood: {'; '.join(view.not_understood)}"
 
 
-def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[Role, str]]:
+def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[LineRole, str]]:
     head = f"{entry.code} {entry.severity:<7}  "
     indent = " " * min(len(head), width // 3)
     where = ", ".join(part for part in (entry.configuration, entry.place) if part)

@@ -29,7 +29,7 @@ def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[Acco
     return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
 
 
-def place_of(row: AccountRow) -> Place:
+def place_of_row(row: AccountRow) -> Place:
     """A row's module, and the first of its lines."""
     return Place(row.module, next(iter(row.locations), None))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from layoutdoctor.diagnosis import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE
-from layoutdoctor.diagnosis.configurations import base_name
+from layoutdoctor.diagnosis.configurations import name_without_cures
 from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
@@ -303,7 +303,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
         cures = trial.configuration.cures
         is_own = len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
         if is_own and (finding.module is None or not cures[0].modules or finding.module in cures[0].modules):
-            base, ratio = diagnosis.find_trial(base_name(trial.configuration)), None
+            base, ratio = diagnosis.find_trial(name_without_cures(trial.configuration)), None
             if base is not None and base.measurement is not None and trial.measurement is not None:
                 ratio = ratio_of(trial.name, base.measurement, trial.measurement)
                 ratio = ratio or Times(diagnosis).over(trial.name, base.name)  # if they share no rounds

@@ -217,21 +217,21 @@ def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> se
 
 def formats_in_use(trial: Trial) -> set[MemoryFormat]:
     """The channels-last formats of the results of convolutions, by rank; empty if no convolution was recorded."""
-    results = (node.layout for graph in trial.graphs for node in graph.nodes if is_convolution(node))
+    results = (node.layout for graph in trial.graphs for node in graph.nodes if runs_convolution(node))
     ranks = {len(layout.shape) for layout in results if layout is not None}
     ranks |= {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 
 
-def is_convolution(node: FxNode) -> bool:
+def runs_convolution(node: FxNode) -> bool:
     """Whether a node runs a convolution forward, in any library."""
     name = base_name(node.target)
     return node.op == "call_function" and bool(_CONVOLUTION.search(name)) and "backward" not in name
 
 
-def is_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
+def runs_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
     """Whether a node, known by its name, runs a convolution forward; judged by the name if it was not recorded."""
-    return is_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
+    return runs_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
 
 def nodes_by_name(graph: Graph) -> dict[str, FxNode]:

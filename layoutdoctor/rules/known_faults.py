@@ -13,7 +13,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Placed
-from layoutdoctor.rules.evidence import eager_of_same_formats, is_convolution
+from layoutdoctor.rules.evidence import eager_of_same_formats, runs_convolution
 from layoutdoctor.rules.outputs import output_changes
 from layoutdoctor.words import count_of, layout_words, op_words, shape_words, shown
 
@@ -79,7 +79,7 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for trial, graph, node in _nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
-        if is_convolution(node) and is_3d and node.dtype in _HALF:
+        if runs_convolution(node) and is_3d and node.dtype in _HALF:
             weight = {c.node: c.weight_shape for c in evidence.convolutions_of([graph])}.get(node.name)
             if weight is None or any(size != 1 for size in weight[2:]):
                 yield Sighting(f"{node.module or node.name}, a Conv3d in {node.dtype}", trial.name, node)
@@ -155,7 +155,7 @@ def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
     for other in graph.nodes:
         if not below.isdisjoint(other.inputs):
             below.add(other.name)
-    convolutions = {other.name for other in graph.nodes if is_convolution(other)}
+    convolutions = {other.name for other in graph.nodes if runs_convolution(other)}
     return not convolutions.isdisjoint(above) and not convolutions.isdisjoint(below)
 
 
@@ -409,7 +409,7 @@ def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
             if (
                 up is not None
                 and named.keys() & {"native_group_norm", "var_mean"}
-                and any(map(is_convolution, graph.nodes))
+                and any(map(runs_convolution, graph.nodes))
             ):
                 yield Sighting("nearest upsampling and a group norm in one graph", trial.name, up)
 

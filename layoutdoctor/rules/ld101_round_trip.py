@@ -102,7 +102,7 @@ class _Facts:
         through = f" with {listing(rest)}" if rest else ""
         nodes = self.nodes.get(pair.graph or second.graph or "", {})
         readers = [*second.required_by, *([second.node] if second.node is not None else [])]
-        is_read = any(evidence.is_convolution_named(reader, nodes) for reader in readers)
+        is_read = any(evidence.runs_convolution_named(reader, nodes) for reader in readers)
         joint = layout_words(second.source)
         return (
             f"concatenation of {1 + len(pair.also)} {' or '.join(formats)} branches in {joint}{through}, converted back"

@@ -54,7 +54,7 @@ def _converts_at_its_edges_only(graph: Graph) -> bool:
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
     """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
     nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
-    return not readers or any(evidence.is_convolution_named(name, nodes) for name in readers)
+    return not readers or any(evidence.runs_convolution_named(name, nodes) for name in readers)
 
 
 def _channels_last_count(graph: Graph) -> int:

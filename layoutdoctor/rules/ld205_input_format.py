@@ -10,7 +10,7 @@ from layoutdoctor.examination.counts import count_by_tensor, counted_conversions
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import is_convolution
+from layoutdoctor.rules.evidence import runs_convolution
 from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shape_words, speed_words
 
 
@@ -51,7 +51,7 @@ def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
         reached = set[str]()
         for node in graph.nodes:
             is_reached = not reached.isdisjoint(node.inputs)
-            if is_reached and is_convolution(node) and not node.backward:
+            if is_reached and runs_convolution(node) and not node.backward:
                 return node
             is_input = node.op == "placeholder" and node.tensor == "activation"
             if is_reached or (is_input and node.layout is not None and len(node.layout.shape) in ranks):

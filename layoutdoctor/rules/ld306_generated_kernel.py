@@ -11,7 +11,7 @@ from layoutdoctor.examination.counts import Place
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
 from layoutdoctor.rules import evidence, wording
-from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
+from layoutdoctor.rules.accounts import large_rows, place_of_row, severity_of_rows, work_words
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_ratio, format_seconds
@@ -94,7 +94,7 @@ def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
         fused += [(_elements(nodes[name], nodes), nodes[name]) for name in origins if name in nodes]
     placed = [one for one in fused if one[1].location is not None and base_name(one[1].target) not in _NO_PLACE]
     if not placed:
-        return place_of(row)
+        return place_of_row(row)
     _, node = max(placed, key=lambda one: one[0])
     return Place(node.module, node.location)
 

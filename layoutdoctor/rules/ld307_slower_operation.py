@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding
-from layoutdoctor.rules.accounts import large_rows, place_of, severity_of_rows, work_words
+from layoutdoctor.rules.accounts import large_rows, place_of_row, severity_of_rows, work_words
 from layoutdoctor.rules.advice import use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_bytes, format_seconds
@@ -42,7 +42,7 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
         f"{work_words(row)}: {slower} in {given}, {faster} in {wanted} ({shown(account.faster)})",
         joined((use_faster(diagnosis, account), around), either),
         severity=severity_of_rows(diagnosis, account, [row]),
-        at=place_of(row),
+        at=place_of_row(row),
         evidence=(*row.slower_kernels, *row.faster_kernels),
         seconds=row.seconds,
     )

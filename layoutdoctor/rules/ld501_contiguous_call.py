@@ -72,7 +72,7 @@ def _finding_about_call(
         name
         for c in conversions
         for name in c.required_by
-        if not evidence.is_convolution_named(name, evidence.nodes_of_graph(trial, c.graph))
+        if not evidence.runs_convolution_named(name, evidence.nodes_of_graph(trial, c.graph))
     )
     place = phrase(" at {}", first.location, line_words) or phrase(" in {}", first.module)
     formats = " or ".join(distinct(channels_last_only(c.source) or "strided" for c in conversions))

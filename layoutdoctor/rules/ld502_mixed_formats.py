@@ -11,7 +11,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
+from layoutdoctor.rules.evidence import channels_last_only, first_input, nodes_by_name, runs_convolution
 from layoutdoctor.words import count_of, distinct, joined, line_words, phrase, shown, speed_words
 
 _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
@@ -72,7 +72,7 @@ def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | No
     """The first convolution that reads channels_last, and the node that made it so; None if it was chosen."""
     nodes = nodes_by_name(graph)
     for node in graph.nodes:
-        if is_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
+        if runs_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
             flip = _source_of_format(nodes[node.inputs[0]], nodes)
             is_mixture = flip.op == "call_function" and not _is_chosen(trial, graph, flip)
             return (graph, node, flip) if is_mixture else None
@@ -130,7 +130,7 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
 def _count_words(graph: Graph) -> str:
     """How many convolutions read each format; one whose input satisfies both counts for neither."""
     nodes = nodes_by_name(graph)
-    layouts = [_input_layout(node, nodes) for node in graph.nodes if is_convolution(node) and not node.backward]
+    layouts = [_input_layout(node, nodes) for node in graph.nodes if runs_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(map(_is_contiguous_only, layouts))
     words = f"{last} of {count_of(len(layouts), 'convolution')} on it"

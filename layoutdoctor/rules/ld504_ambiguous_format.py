@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_form
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import channels_last_only, first_input, is_convolution, nodes_by_name
+from layoutdoctor.rules.evidence import channels_last_only, first_input, nodes_by_name, runs_convolution
 from layoutdoctor.words import count_of, distinct, listing, shown
 
 _NAMED = 3
@@ -63,7 +63,7 @@ def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
         nodes = nodes_by_name(graph)
         for node in graph.nodes:
             source = first_input(node, nodes)
-            if source is None or node.backward or not is_convolution(node) or source.tensor == "weight":
+            if source is None or node.backward or not runs_convolution(node) or source.tensor == "weight":
                 continue
             if (graph.name, node.name) not in converted and _costs_nothing(source.layout, node.layout):
                 found[f"{graph.name} {source.name}"] = source

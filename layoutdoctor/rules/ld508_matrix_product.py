@@ -12,7 +12,7 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined, listing, shape_words
 
 
-def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
+def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
     for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
         names = [
@@ -38,4 +38,4 @@ def matrix_products(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
-LD508 = Rule("LD508", "convolution-is-matrix-product", matrix_products)
+LD508 = Rule("LD508", "convolution-is-matrix-product", convolutions_as_products)

@@ -16,8 +16,8 @@ from layoutdoctor.diagnosis.configurations import (
     FORCED,
     STATIC_SIZES,
     SYMBOLIC_SIZES,
-    base_name,
     choose_configurations,
+    name_without_cures,
 )
 from layoutdoctor.examination.advice.choice import eligible_names
 from layoutdoctor.examination.cure_gains import can_pay
@@ -140,7 +140,7 @@ def _loses_its_format(worker: Worker) -> bool:
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
     """All cures that seem to help by themselves; none if fewer than two do."""
     cured = [worker for worker in _by_speed(workers, medians) if worker.configuration.cures]
-    bases = {base_name(worker.configuration) for worker in cured}
+    bases = {name_without_cures(worker.configuration) for worker in cured}
     base = next((worker for worker in _by_speed(workers, medians) if worker.name in bases), None)
     if base is None:
         return ()

@@ -31,7 +31,7 @@ from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.examination.counts import counted_conversions, sum_of_known, sum_seconds
 from layoutdoctor.examination.kernels.operations import COMPILED_RANGES
 from layoutdoctor.files.scratch import private_directory
-from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth
+from layoutdoctor.measure.environment import measure_copy_bandwidth, observed_environment
 from layoutdoctor.measure.steps import StepRecorder
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.recording.reading import RECORDED, device_of
@@ -269,7 +269,7 @@ class Profile:
         if not graphs and not iterations:
             failure = Failure(kind="profile", message="; ".join(dict.fromkeys(self._problems)) or _NOTHING)
             trial = msgspec.structs.replace(trial, status="failed", failure=failure)
-        environment = describe_environment(device or "cpu", triton=triton_version(), command=None)
+        environment = observed_environment(device or "cpu", triton=triton_version(), command=None)
         if iterations and graphs and _has_room(device or "cpu"):  # parts of a kernel are estimated by their bytes
             bandwidth = measure_copy_bandwidth(device or "cpu")
             environment = msgspec.structs.replace(environment, copy_bandwidth_bytes_per_second=bandwidth)

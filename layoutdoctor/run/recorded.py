@@ -76,7 +76,7 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
     kinds = [_kind(before), _kind(after)]
     if kinds[0] == kinds[1]:
         return compare_traces(before, after) if kinds[0] == "a recorded trace" else compare_models(before, after)
-    one, other = sorted((before, after), key=lambda diagnosis: diagnosis.subject.mode != "trace")
+    one, other = sorted((before, after), key=lambda diagnosis: not diagnosis.is_recording)
     raise UsageError(
         f"cannot compare {one.subject.name!r}, {_kind(one)}, with {other.subject.name!r}, {_kind(other)}:"
         " expected two of the same kind; give two traces, or two diagnoses of models"
@@ -84,7 +84,7 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
 
 
 def _kind(diagnosis: Diagnosis) -> str:
-    if diagnosis.subject.mode != "trace":
+    if not diagnosis.is_recording:
         return "a diagnosis of a model"
     was_compiled = any(trial.kernels is None and trial.status == "ok" for trial in diagnosis.trials)
     return f"a {TORCH_TRACE_LOG}" if was_compiled else "a recorded trace"

@@ -19,7 +19,7 @@ from layoutdoctor.capture.retarget import fake_tensors
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
-from layoutdoctor.subjects.copies import copy_model, device_of, input_tensors
+from layoutdoctor.subjects.copies import copy_model, device_of_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
 from layoutdoctor.subjects.subject import owned_module, set_mode
 from layoutdoctor.words import joined, listing
@@ -46,7 +46,7 @@ FADED_NOTE = (
 )
 
 
-Watch = Callable[[Callable[..., Any]], Callable[..., Any]]
+Watching = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class FirstRun(NamedTuple):
@@ -57,7 +57,7 @@ class FirstRun(NamedTuple):
     notes: tuple[str, ...]
 
 
-def run_first(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run) -> FirstRun:
+def run_first(subject: LoadedSubject, mode: Mode, watch: Watching = lambda run: run) -> FirstRun:
     """
     One eager iteration, before anything else.
 
@@ -67,7 +67,7 @@ def run_first(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run
     Raises:
         SubjectError: The model raised; the error names the exception, the line in the user's file and the inputs.
     """
-    with in_eager_mode(subject):
+    with running_eagerly(subject):
         step = _step(_fresh(subject), mode)
         step.run = watch(step.run)
         results = step.results()
@@ -77,7 +77,7 @@ def run_first(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run
     return FirstRun(tensors, results.output_layouts, (*step.notes_on_run(), *([FADED_NOTE] if faded else [])))
 
 
-def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watch = lambda run: run) -> FirstRun | None:
+def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watching = lambda run: run) -> FirstRun | None:
     """
     One eager iteration on fake tensors, which takes no time whatever the sizes; None if the model needs values.
 
@@ -94,7 +94,7 @@ def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watch = lambda
 
 
 @contextlib.contextmanager
-def in_eager_mode(subject: LoadedSubject) -> Iterator[None]:
+def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
     """
     A block in which the model runs uncompiled: its exceptions become errors of one line.
 
@@ -171,7 +171,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
         SubjectError: The model raised, though its first run did not.
     """
     eager = first.tensors
-    with in_eager_mode(subject):
+    with running_eagerly(subject):
         random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
     given = [one.dtype for one in all_tensors(subject) if one.is_floating_point()]
@@ -252,7 +252,7 @@ def _without_autocast() -> Iterator[None]:
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:
-    return torch.device(device_of(owned_module(subject), subject.args, subject.kwargs))
+    return torch.device(device_of_model(owned_module(subject), subject.args, subject.kwargs))
 
 
 def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ from layoutdoctor.measure.memory import out_of_memory, peak_memory
 from layoutdoctor.measure.profiling import Recorder, with_names_of_packages
 from layoutdoctor.measure.timing import choose_timer
 from layoutdoctor.run.rehearsal import run_without_values
-from layoutdoctor.subjects.copies import layout_of
+from layoutdoctor.subjects.copies import layout_of_tensor
 from layoutdoctor.subjects.cures import Seen, propose
 from layoutdoctor.subjects.prepare import (
     compile_as,
@@ -401,7 +401,9 @@ def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:
         gradient = gradients.get(name)
         if gradient is None or gradient.layout != torch.strided or gradient.stride() == parameter.stride():
             continue
-        found.append(GradientLayout(parameter=name, layout=layout_of(parameter), gradient=layout_of(gradient)))
+        found.append(
+            GradientLayout(parameter=name, layout=layout_of_tensor(parameter), gradient=layout_of_tensor(gradient))
+        )
     return tuple(found)
 
 

@@ -20,14 +20,14 @@ from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
 from layoutdoctor.diagnosis.gpus import find_gpu
 from layoutdoctor.errors import UsageError
-from layoutdoctor.measure.environment import describe_environment, measure_copy_bandwidth, room_beside
+from layoutdoctor.measure.environment import measure_copy_bandwidth, observed_environment, room_beside
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.run.forking import may_fork, serve_forks
 from layoutdoctor.run.operations import Operations
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first, run_without_values
 from layoutdoctor.run.trial import TrialWork
-from layoutdoctor.subjects.copies import device_of
-from layoutdoctor.subjects.subject import call_of, describe, owned_module, with_something_to_train
+from layoutdoctor.subjects.copies import device_of_model
+from layoutdoctor.subjects.subject import call_of, describe_subject, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
     Bandwidth,
     Check,
@@ -74,11 +74,11 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
         have_torch_check(given)
     subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
     subject = as_trained(subject, request)
-    described = describe(subject, request.mode)
+    described = describe_subject(subject, request.mode)
     module = owned_module(subject)
     tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-    device = device_of(module, subject.args, subject.kwargs)
-    environment = describe_environment(device, triton=triton_version(), command=request.command)
+    device = device_of_model(module, subject.args, subject.kwargs)
+    environment = observed_environment(device, triton=triton_version(), command=request.command)
     if target is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
         environment = msgspec.structs.replace(environment, thread_count=_threads)
@@ -119,7 +119,7 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
     Source:
         ``torch/_dynamo/convert_frame.py``: ``torch.cuda.get_rng_state`` wherever there is a GPU; torch 2.7 to 2.14.
     """
-    device = device_of(owned_module(subject), subject.args, subject.kwargs)
+    device = device_of_model(owned_module(subject), subject.args, subject.kwargs)
     if kind_of(device) != "cuda" and not torch.cuda.is_initialized():
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
 
@@ -210,7 +210,7 @@ def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, chann
         channel.send(Ran(notes=first.notes, input_uses=operations.uses))
         return
     first = run_first(subject, mode, operations.watching)
-    device = device_of(owned_module(subject), subject.args, subject.kwargs)
+    device = device_of_model(owned_module(subject), subject.args, subject.kwargs)
     seen = Ran(
         notes=first.notes,
         may_convolve=operations.may_convolve,

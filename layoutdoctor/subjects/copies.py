@@ -34,7 +34,7 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 M = TypeVar("M")
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of_tensor(tensor: torch.Tensor) -> Layout:
     """The layout of a tensor; one that is not strided (sparse, oneDNN's own) has no strides."""
     if tensor.layout != torch.strided:
         return Layout(tuple(int(size) for size in tensor.shape), None, ())
@@ -140,7 +140,9 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def device_of(module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model") -> str:
+def device_of_model(
+    module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
+) -> str:
     """
     The GPU that a tensor of the model or of its inputs is on, such as ``cuda:1``, else the device of the first tensor.
 

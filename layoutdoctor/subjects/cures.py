@@ -18,7 +18,7 @@ from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
-from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of
+from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of_tensor
 from layoutdoctor.words import distinct, line_words, listing
 from layoutdoctor.workers.messages import Proposal
 
@@ -295,7 +295,7 @@ def _propose_dense_batch_norm(seen: Seen) -> Proposal | None:
 
     An input made by a matrix product and a transpose is channels-last, or in no memory format at all.
     """
-    if any("contiguous_format" not in layout_of(tensor).memory_formats for tensor in seen.module.parameters()):
+    if any("contiguous_format" not in layout_of_tensor(tensor).memory_formats for tensor in seen.module.parameters()):
         return None  # its formats are mixed on purpose, or channels-last
     modules = dict(seen.module.named_modules())
     found = {

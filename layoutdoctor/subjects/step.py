@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.measure.equivalence import StepResults
 from layoutdoctor.state.switches import seed_all, switched
-from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, device_of, input_tensors, layout_of
+from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, device_of_model, input_tensors, layout_of_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ class Step:
     @property
     def device(self) -> str:
         """Where it runs, such as ``cpu`` or ``cuda:1``."""
-        return device_of(self.module, self.args, self.kwargs)
+        return device_of_model(self.module, self.args, self.kwargs)
 
     def notes_on_run(self) -> tuple[str, ...]:
         """Facts that the first call showed."""
@@ -147,7 +147,7 @@ class Step:
         outputs = self._iterate(args, kwargs)
         self._changes_inputs = versions != [tensor._version for tensor in tensors]
         cloned = [clone_tensor(output.detach()) for output in outputs]
-        return StepResults(cloned, self._take_gradients(tensors), tuple(layout_of(output) for output in outputs))
+        return StepResults(cloned, self._take_gradients(tensors), tuple(layout_of_tensor(output) for output in outputs))
 
     def _iterate(
         self,

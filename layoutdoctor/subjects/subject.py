@@ -25,9 +25,9 @@ from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.subjects.copies import (
     check_has_data,
     copy_inputs,
-    device_of,
+    device_of_model,
     input_tensors,
-    layout_of,
+    layout_of_tensor,
     outermost_modules,
     symbolic_dimensions,
 )
@@ -164,7 +164,7 @@ def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, 
     )
 
 
-def describe(subject: LoadedSubject, mode: Mode) -> Subject:
+def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
     """
     The subject's record.
 
@@ -174,7 +174,7 @@ def describe(subject: LoadedSubject, mode: Mode) -> Subject:
     for part in outermost_modules(subject.model):
         check_has_data(part)
     module = owned_module(subject)
-    device = device_of(module, subject.args, subject.kwargs, subject.name)
+    device = device_of_model(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
     if any(tensor.is_meta for tensor in input_tensors(subject.args, subject.kwargs)):
         raise SubjectError(
@@ -294,7 +294,7 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
     symbolic = symbolic_dimensions(subject.model, input_tensors(subject.args, subject.kwargs))
     for path, leaf in pytree.tree_leaves_with_path((subject.args, subject.kwargs)):
         if isinstance(leaf, torch.Tensor):
-            layout = layout_of(leaf)
+            layout = layout_of_tensor(leaf)
             described.append(
                 InputTensor(
                     shape=layout.shape,
@@ -317,7 +317,9 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
     """Each once: one that satisfies several formats, such as a 1x1 weight, in the one that most others are in."""
     every = [
-        layout_of(parameter).memory_formats for parameter in parameters if parameter.dim() in CHANNELS_LAST_BY_RANK
+        layout_of_tensor(parameter).memory_formats
+        for parameter in parameters
+        if parameter.dim() in CHANNELS_LAST_BY_RANK
     ]
     sure = Counter(formats[0] for formats in every if len(formats) == 1)
     either = [formats for formats in every if len(formats) > 1]

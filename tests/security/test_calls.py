@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loops import for_each
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_every_call_is_in_the_table_with_a_reason_and_every_row_has_its_call() -
     assert all(len(reason) > 2 for *_, reason in rows)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("source", "calls"),
     [
         ("from shutil import rmtree as gone\ngone(path)", ["shutil.rmtree"]),

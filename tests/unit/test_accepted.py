@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.accepted import (
     AcceptedFinding,
     accept,
     accept_all,
-    fingerprint_of,
+    finding_fingerprint,
     load_accepted,
     save_accepted,
 )
@@ -86,7 +86,7 @@ def test_another_finding_is_not_accepted(changes: dict[str, Any]) -> None:
 
 def test_the_fingerprint_is_what_the_documentation_says() -> None:
     # sha256 of "LD101\0inductor\0body.1\0model.py\0x = self.body(x)", made with another tool
-    assert fingerprint_of(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
+    assert finding_fingerprint(a_finding()) == "bab9ef09ad1617e77e444cd59b530fe1"
 
 
 def test_the_reason_marks_a_finding() -> None:

@@ -49,7 +49,7 @@ WIDEST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReportAnswer:
     """
     All that a reader who stops after five lines knows.
 
@@ -80,14 +80,14 @@ class Situation(NamedTuple):
     why: str = "Costs"
 
 
-def build_answer(diagnosis: Diagnosis) -> Answer:
+def build_answer(diagnosis: Diagnosis) -> ReportAnswer:
     """The answer that the diagnosis of a model holds, also an interrupted one."""
     situation = situation_of(diagnosis)
     claim = situation.claim(diagnosis)
     if situation is IRRELEVANT and _is_harmless(diagnosis):
-        return Answer(claim, is_short=True)
+        return ReportAnswer(claim, is_short=True)
     notes = _static_notes(diagnosis) if situation is STATIC else _notes(diagnosis, situation)
-    return Answer(claim, _lines_to_paste(diagnosis, situation), tuple(note for note in notes if note[1]))
+    return ReportAnswer(claim, _lines_to_paste(diagnosis, situation), tuple(note for note in notes if note[1]))
 
 
 def situation_of(diagnosis: Diagnosis) -> Situation:

@@ -27,13 +27,7 @@ from layoutdoctor.diagnosis import (
 )
 from layoutdoctor.examination.counts import all_conversions_of, counted_conversions, launch_count, sum_seconds
 from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
-from layoutdoctor.reports.sections.wording import (
-    KERNEL_LENGTH,
-    clean,
-    clean_name,
-    is_recording,
-    shown_name,
-)
+from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing, phrase
 
@@ -67,7 +61,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
     for trial in diagnosis.own_trials:
-        details += _trial_details(trial, "" if is_recording(diagnosis) else f" under {shown_name(trial.name)}", most)
+        details += _trial_details(trial, "" if diagnosis.is_recording else f" under {shown_name(trial.name)}", most)
     return tuple(detail for detail in details if detail.table or detail.text or detail.log)
 
 
@@ -236,6 +230,6 @@ def build_environment(diagnosis: Diagnosis, most: int) -> Detail:
     known = [(clean_name(name), clean(str(fact), 200)) for name, fact in facts.items() if fact not in (None, "")]
     rows = tuple(map(TableRow, known))
     left_out = max(0, len(subject.inputs) - most) + max(0, len(environment.settings) - most)
-    verb = "Examined" if is_recording(diagnosis) else "Recorded"  # a trace hardly ever says when it was recorded
+    verb = "Examined" if diagnosis.is_recording else "Recorded"  # a trace hardly ever says when it was recorded
     table = Table(("what", "value"), rows, title="Environment", left_out=left_out)
     return Detail("Environment", table, (f"{verb} at {clean_name(diagnosis.created_at)}.",))

@@ -27,13 +27,12 @@ from layoutdoctor.examination.counts import count_by_tensor, counted_conversions
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
     NAME_LENGTH,
+    RecordedRun,
     clean,
     clean_name,
     direction_words,
     failure_clause,
     format_error,
-    is_recording,
-    recorded_trial,
     shown_name,
 )
 from layoutdoctor.units import format_bytes, format_ratio, format_seconds, format_share, sum_if_all_known
@@ -132,14 +131,13 @@ class Overview:
     code: tuple[str, ...] = ()
 
 
-def build_tables(diagnosis: Diagnosis) -> tuple[Table, ...]:
+def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[Table, ...]:
     """The configurations; of a recorded run, the places where conversions cost most, and the steps."""
-    if not is_recording(diagnosis):
+    if run is None:
         return (_configurations(diagnosis),)
-    trial = recorded_trial(diagnosis)
-    if trial is None:
+    if run.trial is None:
         return ()
-    return _places(trial.kernels) if trial.kernels is not None else _places_in_graphs(trial)
+    return _places_in_graphs(run.trial) if run.trial.kernels is None else _places(run.trial.kernels)
 
 
 def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:

@@ -21,14 +21,8 @@ from layoutdoctor.examination.counts import (
 )
 from layoutdoctor.examination.kernels.names import are_of_an_engine
 from layoutdoctor.reports.sections.account import decision_sentence
-from layoutdoctor.reports.sections.answer import Answer
-from layoutdoctor.reports.sections.wording import (
-    clean,
-    direction_words,
-    failure_clause,
-    kind_of_file,
-    recorded_trial,
-)
+from layoutdoctor.reports.sections.answer import ReportAnswer
+from layoutdoctor.reports.sections.wording import RecordedRun, clean, direction_words, failure_clause
 from layoutdoctor.units import format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import (
     OWNER_WORDS,
@@ -72,11 +66,11 @@ _WITHOUT_OPERATIONS_BETWEEN = {
 }
 
 
-def build_run_answer(diagnosis: Diagnosis) -> Answer:
+def build_run_answer(diagnosis: Diagnosis, run: RecordedRun) -> ReportAnswer:
     """The cost of the layout conversions in a recorded run, the round trips among them, and the next step."""
-    kind, trial = kind_of_file(diagnosis), recorded_trial(diagnosis)
+    kind, trial = run.kind, run.trial
     if trial is None:
-        return Answer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
+        return ReportAnswer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
     kernels, counted = trial.kernels, counted_conversions(trial)
     if kind == "compiles":
         return _of_compiles(trial, counted)
@@ -91,7 +85,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
         is_of_torch = not are_of_an_engine(conversion.kernel for conversion in counted)
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
-        return Answer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
+        return ReportAnswer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
     of_operations = "operation_averages" in kernels.sources  # a row for each name, and nested calls are in several
     ran = {total.name for total in kernels.totals if total.kind == "operation"} if of_operations else ()
     noun, count = ("operation", len(ran)) if of_operations else ("kernel", kernels.count)
@@ -100,7 +94,7 @@ def build_run_answer(diagnosis: Diagnosis) -> Answer:
     can_tell = has_operations and kernels.is_complete and not kernels.not_understood_count
     start = "No layout conversion" if can_tell else "No layout conversion can be shown"
     claim = f"{first}{start} in {count_of(count, noun)}{seconds}{_possible_words(kernels)}"
-    return Answer(claim, notes=tuple(notes))
+    return ReportAnswer(claim, notes=tuple(notes))
 
 
 def _possible_words(kernels: KernelSummary, more: str = "") -> str:
@@ -140,34 +134,36 @@ def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[s
         yield "Reuse", _REUSE[different < count]
 
 
-def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> Answer:
+def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> ReportAnswer:
     """Of graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
-        return Answer(f"Nothing can be said: no buffer of {graphs} could be read", notes=_to_diagnose())
+        return ReportAnswer(f"Nothing can be said: no buffer of {graphs} could be read", notes=_to_diagnose())
     conversions = count_of(len(counted), "conversion")
     per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
     claim = f"{graphs}, {conversions}{per_call} in compiled code; no times were recorded"
     notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
     notes += _conversion_notes(trial, "compiles", counted) if counted else []
-    return Answer(claim, notes=(*notes, *_to_diagnose()))
+    return ReportAnswer(claim, notes=(*notes, *_to_diagnose()))
 
 
-def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> Answer:
+def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> ReportAnswer:
     if kernels is not None and kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
-        return Answer(f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=_to_diagnose())
+        return ReportAnswer(
+            f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=_to_diagnose()
+        )
     how: str | None = None
     if kernels is not None and kernels.creations is not None:
         first = _creation_claim(kernels, 0.0)
         notes = tuple(_creation_notes(kernels.creations, first))
-        return Answer(f"{first}Nothing can be said of conversions: {_EMPTY[kind]}", notes=notes)
+        return ReportAnswer(f"{first}Nothing can be said of conversions: {_EMPTY[kind]}", notes=notes)
     if kind == "log":
         how = _RECORD["log"]
     elif kind == "trace" and device is not None:
         is_lost = kernels is not None and all(lack.part != "kernels" for lack in kernels.lacks)
         how = _RECORD.get(device, _RECORD["lost"] if is_lost else None)
     notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
-    return Answer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
+    return ReportAnswer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 
 
 def _time_words(kernels: KernelSummary) -> str:

@@ -13,23 +13,21 @@ from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, KernelSumm
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
-from layoutdoctor.reports.sections.answer import Answer, build_answer, situation_of
+from layoutdoctor.reports.sections.answer import ReportAnswer, build_answer, situation_of
 from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, build_tables, format_interval
 from layoutdoctor.reports.sections.run_answer import build_run_answer
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
+    RecordedRun,
     baseline_phrase,
     clean,
     clean_name,
     costs,
     in_python,
     is_from_python,
-    is_recording,
-    kind_of_file,
     place_of,
-    recorded_trial,
+    recorded_run,
     shown_name,
-    sources_of,
 )
 from layoutdoctor.units import format_seconds, sum_if_all_known
 from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing, phrase
@@ -94,7 +92,7 @@ class View:
     title: tuple[str, ...]
     made_by: str
     interrupted: str | None
-    answer: Answer
+    answer: ReportAnswer
     tables: tuple[Table, ...]
     remarks: tuple[str, ...]
     findings: tuple[FindingEntry, ...]
@@ -121,31 +119,32 @@ def finding_codes(entries: Sequence[FindingEntry]) -> str:
 
 def build_view(diagnosis: Diagnosis) -> View:
     """The report of a diagnosis, also of an interrupted one, in sections."""
-    answer = build_run_answer(diagnosis) if is_recording(diagnosis) else build_answer(diagnosis)
+    run = recorded_run(diagnosis)
+    answer = build_answer(diagnosis) if run is None else build_run_answer(diagnosis, run)
     if is_from_python(diagnosis):
         answer = replace(answer, notes=tuple((label, in_python(text)) for label, text in answer.notes))
     findings, interrupted = tuple(_finding_entries(diagnosis)), None
     if diagnosis.interrupted is not None:
         interrupted = f"Not finished: {clean(diagnosis.interrupted)}. The report shows what was measured until then"
     return View(
-        title=_title(diagnosis),
+        title=_title(diagnosis, run),
         made_by=f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
         interrupted=interrupted,
         answer=answer,
-        tables=build_tables(diagnosis),
+        tables=build_tables(diagnosis, run),
         remarks=build_remarks(diagnosis),
         findings=findings,
         not_understood=tuple(_not_understood(diagnosis)),
-        measurement=_measurement(diagnosis),
-        hints=_hints(diagnosis, findings),
+        measurement=_measurement(diagnosis, run),
+        hints=_hints(diagnosis, run, findings),
     )
 
 
-def _title(diagnosis: Diagnosis) -> tuple[str, ...]:
+def _title(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ...]:
     environment, seconds = diagnosis.environment, sum(diagnosis.stage_seconds.values())
     mode: str = diagnosis.subject.mode
-    if is_recording(diagnosis):
-        mode = listing((SOURCE_WORDS[source] for source in sources_of(diagnosis)), None) or mode
+    if run is not None:
+        mode = listing((SOURCE_WORDS[source] for source in run.sources), None) or mode
     parts = [clean_name(diagnosis.subject.name), mode, _device(diagnosis)]
     parts += [f"torch {clean_name(environment.torch)}"] if environment.torch else []
     parts += [f"{seconds:.0f} s"] if seconds >= 1 else []
@@ -175,7 +174,7 @@ def _with_names(diagnosis: Diagnosis, facts: Iterable[tuple[str, Trial]]) -> Ite
     for fact, trial in facts:
         names.setdefault(fact, []).append(shown_name(trial.name))
     for fact, found in names.items():
-        yield fact if is_recording(diagnosis) else f"{listing(found, MOST_NAMED)}: {fact}"
+        yield fact if diagnosis.is_recording else f"{listing(found, MOST_NAMED)}: {fact}"
 
 
 def _facts_of(trial: Trial) -> Iterator[str]:
@@ -205,7 +204,7 @@ def _may_use_cuda_graphs(configuration: Configuration) -> bool:
 def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
     """Everything that could not be recorded or read."""
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
-    if is_recording(diagnosis) and not ran:
+    if diagnosis.is_recording and not ran:
         yield "nothing was read, so nothing is known"
     yield from _with_names(diagnosis, ((gap, trial) for trial in ran for gap in distinct(_gaps_of(trial))))
 
@@ -248,10 +247,10 @@ def _possible(kernels: KernelSummary) -> Iterator[str]:
         yield f"{count_of(count, noun)} ({format_seconds(seconds)}) may convert a layout ({why}): {names}"
 
 
-def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
+def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ...]:
     """How the times were taken."""
-    if is_recording(diagnosis):
-        return ("one recorded run", _TIMES[kind_of_file(diagnosis)], "nothing was compared")
+    if run is not None:
+        return ("one recorded run", _TIMES[run.kind], "nothing was compared")
     if diagnosis.subject.target is not None:
         return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):
@@ -259,16 +258,15 @@ def _measurement(diagnosis: Diagnosis) -> tuple[str, ...]:
     return ("rounds of all configurations in turns", "intervals cover the true ratio with 95 % confidence")
 
 
-def _hints(diagnosis: Diagnosis, findings: Sequence[FindingEntry]) -> tuple[str, ...]:
+def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[FindingEntry]) -> tuple[str, ...]:
     """Where to go on from this report, which shows these findings."""
     shown = [entry for entry in findings if not entry.is_elsewhere] or findings
     explain = (f"layoutdoctor explain {shown[0].code}",) if shown else ()
     if is_from_python(diagnosis):
         return (*explain, 'diagnosis.save("report.html"), or .md')
-    if not is_recording(diagnosis):
+    if run is None:
         return (*explain, "--output report.html, or report.md for an issue")
-    trial = recorded_trial(diagnosis)
-    can_mark = trial is not None and "kineto_trace" in sources_of(diagnosis) and bool(counted_conversions(trial))
+    can_mark = "kineto_trace" in run.sources and run.trial is not None and bool(counted_conversions(run.trial))
     marks = ("--output annotated.json.gz marks them for Perfetto",) if can_mark else ()
     return (*explain, *marks, "layoutdoctor compare OLD NEW")
 
@@ -277,7 +275,7 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
     """The findings in their order; those that the recommended configuration shares with the baseline are elsewhere."""
     ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
     main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
-    shows_all = is_recording(diagnosis) or main not in ran
+    shows_all = diagnosis.is_recording or main not in ran
     own = [finding for finding in diagnosis.findings if finding.configuration in (None, main)]
     seen = {_key_of_place(finding) for finding in own}
     is_grave = any(finding.severity != "note" for finding in own)
@@ -286,7 +284,7 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
         is_new = first.configuration == diagnosis.recommended_name and not seen.issuperset(map(_key_of_place, findings))
         is_own = first.configuration in (None, main)
         is_main = (is_own or is_new) and not (is_grave and first.severity == "note")
-        is_named = not is_own and not is_recording(diagnosis)
+        is_named = not is_own and not diagnosis.is_recording
         suggestion = clean(first.suggestion) if first.suggestion else None
         entry = FindingEntry(
             code=clean_name(first.code),

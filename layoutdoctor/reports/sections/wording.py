@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,6 @@ from layoutdoctor.units import format_bytes, format_seconds
 from layoutdoctor.words import (
     DIRECTION_WORDS,
     STATUS_WORDS,
-    distinct,
     joined,
     line_words,
     name_in_words,
@@ -123,14 +123,9 @@ def format_error(error: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
-def is_recording(diagnosis: Diagnosis) -> bool:
-    """Whether it rests on the file of one run, so that nothing was varied, timed or compared."""
-    return diagnosis.subject.mode == "trace"
-
-
 def is_from_python(diagnosis: Diagnosis) -> bool:
     """Whether it was made by a call and not by a command, so that its reader knows arguments and no options."""
-    return diagnosis.environment.command is None and not is_recording(diagnosis)
+    return diagnosis.environment.command is None and not diagnosis.is_recording
 
 
 def in_python(text: str) -> str:
@@ -143,26 +138,36 @@ def in_python(text: str) -> str:
     return _OPTION.sub(argument, text)
 
 
-def recorded_trial(diagnosis: Diagnosis) -> Trial | None:
-    """The one run that was recorded; None if its file could not be examined."""
-    return next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """
+    The run that a recording holds.
+
+    Attributes:
+        trial: None if its file could not be examined.
+        sources: The kinds of files that its kernels were read from.
+        kind: The kind of file that it was read from.
+    """
+
+    trial: Trial | None
+    sources: tuple[SourceKind, ...]
+    kind: Literal["trace", "table", "log", "compiles"]
 
 
-def sources_of(diagnosis: Diagnosis) -> list[SourceKind]:
-    """The kinds of files that kernels were read from, each once, in order."""
-    ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
-    if is_recording(diagnosis) and any(trial.kernels is None for trial in ran):  # a trace, table or log has a list
-        lacks_kernels = any(lack.part == "kernels" for trial in ran for lack in trial.lacks)
-        return ["captured_compiles" if lacks_kernels else "torch_trace_log"]
-    return distinct(source for trial in ran if trial.kernels for source in trial.kernels.sources)
-
-
-def kind_of_file(diagnosis: Diagnosis) -> Literal["trace", "table", "log", "compiles"]:
-    """The kind of file that a recorded run was read from."""
-    sources = sources_of(diagnosis)
-    if not {"torch_trace_log", "captured_compiles"}.isdisjoint(sources):
-        return "compiles"
-    return "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
+def recorded_run(diagnosis: Diagnosis) -> RecordedRun | None:
+    """The run that was recorded; None of the diagnosis of a model."""
+    if not diagnosis.is_recording:
+        return None
+    trial = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
+    if trial is None:
+        return RecordedRun(None, (), "trace")
+    if trial.kernels is None:  # a trace, table or log has a list
+        lacks_kernels = any(lack.part == "kernels" for lack in trial.lacks)
+        return RecordedRun(trial, ("captured_compiles" if lacks_kernels else "torch_trace_log",), "compiles")
+    sources = trial.kernel_summary.sources
+    return RecordedRun(
+        trial, sources, "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
+    )
 
 
 def shown_name(name: str) -> str:

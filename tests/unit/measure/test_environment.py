@@ -14,9 +14,9 @@ from layoutdoctor.measure import environment
 from layoutdoctor.measure.environment import (
     CardState,
     card_state,
-    describe_environment,
     measure_copy_bandwidth,
     notes_on_gpu,
+    observed_environment,
     room_beside,
     why_no_gpu,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def described(**changes: Any) -> Environment:
     fields: dict[str, Any] = {"triton": "3.7.1", "command": None}
-    return describe_environment("cpu", **{**fields, **changes})
+    return observed_environment("cpu", **{**fields, **changes})
 
 
 def test_versions_and_the_machine_are_recorded() -> None:
@@ -57,7 +57,7 @@ def test_a_cudnn_that_torch_refuses_has_no_version(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
 
-    assert describe_environment("cuda", triton=None, command=None).cudnn is None
+    assert observed_environment("cuda", triton=None, command=None).cudnn is None
 
 
 def test_settings_that_bear_on_layouts_are_recorded_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_of_a_gpu_its_own_name_driver_and_clock_are_recorded(monkeypatch: pytest
     state = CardState("580.95.05", 1980e6, ("the power cap",))
     monkeypatch.setattr(environment, "card_state", lambda device: state if device == "cuda:1" else CardState())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the card of {device}")
-    found = scrub(describe_environment("cuda:1", triton=None, command=None))
+    found = scrub(observed_environment("cuda:1", triton=None, command=None))
 
     assert (found.device_name, found.driver, found.clock_hertz) == ("the card of cuda:1", "580.95.05", 1980e6)
     assert found.clock_limits == ("the power cap",)

@@ -16,7 +16,7 @@ from layoutdoctor.recording.reading import read_tables, read_trace
 from layoutdoctor.recording.recording import KernelTotals
 from layoutdoctor.recording.table import FURTHER
 from layoutdoctor.reports.sections.view import build_view
-from layoutdoctor.reports.sections.wording import kind_of_file, sources_of
+from layoutdoctor.reports.sections.wording import recorded_run
 from layoutdoctor.run.recorded import diagnose_recordings
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ def test_a_log_of_torch_trace_whose_graph_has_no_buffer_is_called_one(tmp_path: 
 
     diagnosis = layoutdoctor.examine_trace(tmp_path / "run.log")
 
-    assert (kind_of_file(diagnosis), sources_of(diagnosis)) == ("compiles", ["torch_trace_log"])
+    run = recorded_run(diagnosis)
+    assert run is not None
+    assert (run.kind, run.sources) == ("compiles", ("torch_trace_log",))
     assert build_view(diagnosis).answer.claim == "Nothing can be said: no buffer of 1 graph could be read"
     with pytest.raises(UsageError, match=r"'run\.log', a TORCH_TRACE log, with"):
         layoutdoctor.compare(diagnosis, layoutdoctor.examine_trace(TEXTS / "nsys_2021.txt"))

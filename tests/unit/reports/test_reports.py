@@ -454,7 +454,7 @@ def test_a_gap_of_both_graphs_of_a_training_step_is_named_once() -> None:
     assert "compiled (the default), compiled (the default)" not in text
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("rank", "sentence"),
     [
         (3, "layout optimization reaches 0 of 2 convolutions (only 2-D)"),

@@ -9,7 +9,7 @@ from builders import a_decision, a_graph, a_placeholder, an_environment, contigu
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, base_name
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, name_without_cures
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import Cure, InputTensor
 from layoutdoctor.diagnosis.trial import Equivalence, Failure
@@ -167,7 +167,7 @@ def test_all_that_help_are_tried_together(medians: dict[str, float], together: l
     chosen = cures_together(workers, {"inductor": 1.0, **medians})
 
     assert names(chosen) == together
-    assert all(base_name(configuration) == "inductor" for configuration in chosen)
+    assert all(name_without_cures(configuration) == "inductor" for configuration in chosen)
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU

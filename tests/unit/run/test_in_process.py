@@ -206,7 +206,7 @@ def test_what_fails_here_is_no_failure_of_the_program(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("not today")
 
-    parts = ("private_directory", "lowering_every_graph", "StepRecorder", "profiler_runs", "describe_environment")
+    parts = ("private_directory", "lowering_every_graph", "StepRecorder", "profiler_runs", "observed_environment")
     for part in parts:
         with monkeypatch.context() as patch:
             patch.setattr(in_process, part, fails)

@@ -17,7 +17,7 @@ from layoutdoctor.subjects.copies import (
     clone_tensor,
     copy_inputs,
     copy_model,
-    layout_of,
+    layout_of_tensor,
     mark_sizes,
     outermost_modules,
     symbolic_dimensions,
@@ -45,7 +45,7 @@ def test_a_clone_has_the_values_and_strides_but_not_the_memory() -> None:
         assert tensor.numel() == 0 or clone.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(clone_tensor(sparse).to_dense(), torch.eye(3))
-    assert layout_of(sparse).stride is None
+    assert layout_of_tensor(sparse).stride is None
 
 
 def test_marks_of_dynamic_sizes_survive_a_copy_and_are_taken_away_as_a_whole() -> None:
@@ -99,7 +99,7 @@ def test_a_copied_model_keeps_strides_and_ties_and_carries_no_gradient() -> None
         assert not copied.kept.requires_grad
     assert copy_model(model)[0].weight.grad is None
     assert model[0].weight.grad is not None
-    assert copy_model(layout_of) is layout_of
+    assert copy_model(layout_of_tensor) is layout_of_tensor
 
 
 def test_a_model_that_cannot_be_copied_is_refused_with_the_reason() -> None:
@@ -180,4 +180,4 @@ def test_the_modules_that_a_callable_uses_are_found(kind: str) -> None:
     net = GLOBAL_NET if kind.startswith("global") else nn.Sequential(nn.Conv2d(3, 4, 3))
 
     assert outermost_modules(callables(net)[kind]) == [net]
-    assert outermost_modules(layout_of) == []
+    assert outermost_modules(layout_of_tensor) == []

@@ -21,7 +21,7 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.subjects.copies import copy_model
 from layoutdoctor.subjects.load import load_target
-from layoutdoctor.subjects.subject import call_of, describe, set_mode
+from layoutdoctor.subjects.subject import call_of, describe_subject, set_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def test_an_exported_program_brings_its_inputs_and_computes_the_same(name: str, 
     subject = load_target(str(tmp_path / "net.pt2"))
 
     assert (subject.name, subject.notes, subject.source) == ("net.pt2", (NOTE,), None)
-    symbolic = [tensor.symbolic for tensor in describe(subject, "inference").inputs]
+    symbolic = [tensor.symbolic for tensor in describe_subject(subject, "inference").inputs]
     assert symbolic == [(0, 2, 3) if shapes else ()] * len(symbolic)
     torch.testing.assert_close(subject.model(*subject.args, **subject.kwargs), expected)
 

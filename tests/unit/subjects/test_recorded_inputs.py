@@ -18,7 +18,7 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.run.rehearsal import run_first
 from layoutdoctor.subjects.load import load_target
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, UnderAutocast, submodule_of
-from layoutdoctor.subjects.subject import describe, subject_from_python
+from layoutdoctor.subjects.subject import describe_subject, subject_from_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ def get_inputs(): return [torch.randn(2, 3, 16, 16)]
 def test_a_module_of_a_target_with_what_it_gets(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(MODEL, encoding="utf-8")
     subject = load_target(str(tmp_path / "net.py"), module="block")
-    record = describe(subject, "inference")
+    record = describe_subject(subject, "inference")
 
     assert (subject.name, type(subject.model).__name__) == ("net.py (block)", "Block")
     assert [(t.shape, t.memory_formats) for t in record.inputs] == [((2, 8, 14, 14), ("channels_last",))]

@@ -11,8 +11,8 @@ from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import Call, how_to_apply
-from layoutdoctor.subjects.copies import device_of
-from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe, subject_from_python
+from layoutdoctor.subjects.copies import device_of_model
+from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe_subject, subject_from_python
 
 IMAGE = torch.zeros(2, 3, 8, 8)
 
@@ -87,7 +87,9 @@ def test_the_record_tells_inputs_formats_and_counts() -> None:
     model[0].to(memory_format=torch.channels_last)
     batch = {"images": [IMAGE.to(memory_format=torch.channels_last)], "size": 8}
 
-    record = describe(subject_from_python(model, {"batch": batch, "mask": torch.ones(2, dtype=torch.bool)}), "training")
+    record = describe_subject(
+        subject_from_python(model, {"batch": batch, "mask": torch.ones(2, dtype=torch.bool)}), "training"
+    )
 
     assert record == Subject(
         name="Sequential",
@@ -121,11 +123,11 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
 
     assert call_of(one) == Call("model(x)", {"x": 4})
-    assert [tensor.name for tensor in describe(one, "inference").inputs] == ["x"]
+    assert [tensor.name for tensor in describe_subject(one, "inference").inputs] == ["x"]
     latent = subject_from_python(lambda z: z, torch.ones(4, 64))
     assert call_of(latent) == Call("model(z)", {"z": 2})
-    assert [tensor.name for tensor in describe(latent, "inference").inputs] == ["z"]
-    named = [tensor.name for tensor in describe(several, "inference").inputs]
+    assert [tensor.name for tensor in describe_subject(latent, "inference").inputs] == ["z"]
+    named = [tensor.name for tensor in describe_subject(several, "inference").inputs]
     assert named == ["image", "x3", "batch['video']", "pair[0]"]
     assert lines.splitlines()[-5:] == [
         "image = image.to(memory_format=torch.channels_last)",
@@ -137,11 +139,11 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
 
 
 def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_called_first() -> None:
-    record = describe(subject_from_python(scale, IMAGE), "inference")
+    record = describe_subject(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
-        describe(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
+        describe_subject(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
 
 
 class OnGpu(torch.Tensor):
@@ -169,17 +171,17 @@ def test_the_number_of_the_gpu_is_kept_and_numbers_on_the_cpu_do_not_count() -> 
     x = IMAGE.as_subclass(OnGpu1)
     model = a_model_with(count=torch.zeros(()), mean=x)
 
-    assert device_of(model, (x,), {}) == "cuda:1"
-    assert describe(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
-    assert device_of(None, (IMAGE,), {}) == "cpu"
-    assert device_of(None, (3,), {}) == "cpu"
+    assert device_of_model(model, (x,), {}) == "cuda:1"
+    assert describe_subject(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
+    assert device_of_model(None, (IMAGE,), {}) == "cpu"
+    assert device_of_model(None, (3,), {}) == "cpu"
 
 
 def test_a_model_on_several_gpus_is_refused() -> None:
     model = a_model_with(mean=IMAGE.as_subclass(OnGpu), deviation=IMAGE.as_subclass(OnGpu1))
 
     with pytest.raises(SubjectError) as caught:
-        describe(LoadedSubject("net", model, (IMAGE.as_subclass(OnGpu),), {}), "inference")
+        describe_subject(LoadedSubject("net", model, (IMAGE.as_subclass(OnGpu),), {}), "inference")
 
     assert str(caught.value) == (
         "cannot diagnose net: its tensors are on 2 GPUs ('mean' on cuda:0, 'deviation' on cuda:1), expected one; "
