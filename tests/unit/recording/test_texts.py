@@ -183,6 +183,14 @@ def squeezed(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if not re.match(r"[\s-]+$", line))
 
 
+def as_markdown(line: str) -> str:
+    """A row as it is copied from a page that set the table, without the outer strokes."""
+    cells = re.split(r"\s{2,}", line.strip())
+    if len(cells) < 4:
+        return "" if set(line) <= set("- ") else line
+    return " | ".join("--" if set(cell) == {"-"} else cell for cell in cells)
+
+
 WAYS: dict[str, Callable[[str], str]] = {
     "quoted": lambda text: "On Monday somebody wrote:\n" + "".join(f"> {line}\n" for line in text.splitlines()),
     "fenced": lambda text: f"My profile, sorted by name, is:\n```text\n{text}```\nWhy?\n",
@@ -194,6 +202,7 @@ WAYS: dict[str, Callable[[str], str]] = {
     "apart": lambda text: text.replace("\n", "\n\n") if "Self" in text else text,
     "twice": lambda text: f"{text}\n\n{text}",
     "in Windows": lambda text: text.replace("\n", "\r\n"),
+    "as a page shows it": lambda text: "".join(f"{as_markdown(line)}\n" for line in text.splitlines()),
 }
 
 
