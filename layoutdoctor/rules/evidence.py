@@ -27,6 +27,7 @@ from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
+from layoutdoctor.examination.kernels.primitives import ranks_of_problems
 
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02
@@ -208,10 +209,23 @@ def is_of_other_ranks(decision: Decision) -> bool:
     return bool(decision.convolutions) and all(convolution.rank in (1, 3) for convolution in decision.convolutions)
 
 
+def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
+    """
+    Dimensions of the images of the convolutions that tensors are converted for.
+
+    The weight of a grouped convolution may have its groups as a dimension of its own: oneDNN's problems say more then.
+    """
+    shapes = [(c.tensor, len(c.source.shape)) for c in conversions if c.source is not None]
+    of_problems = ranks_of_problems(trial.kernel_summary.kernels)
+    if not of_problems:
+        return {rank for _, rank in shapes}
+    return {rank for tensor, rank in shapes if tensor != "weight"} or (of_problems if shapes else set())
+
+
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
     ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
-    ranks |= {len(c.source.shape) for c in converted if c.source is not None}
+    ranks |= ranks_of(trial, converted)
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
 
 

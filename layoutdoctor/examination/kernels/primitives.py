@@ -16,9 +16,10 @@ from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from layoutdoctor.diagnosis.conversion import ConversionDirection, TensorKind
+    from layoutdoctor.diagnosis.kernel import Kernel
     from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.recording.onednn import Primitive
 
@@ -226,6 +227,13 @@ def _place(main: Primitive, role: str) -> _Place:
     if main.kind not in ("convolution", "deconvolution"):
         return _Place(_ROLES["forward"][role][0], None)
     return _Place(*_roles(main)[role])
+
+
+def ranks_of_problems(kernels: Iterable[Kernel]) -> set[int]:
+    """Dimensions of the images of oneDNN's convolutions among these, by the problem that each of them solved."""
+    problems = (kernel.problem for kernel in kernels if kernel.problem is not None and "convolution" in kernel.name)
+    axes = ({axis for axis in "dhw" if f"_i{axis}" in problem} for problem in problems)
+    return {2 + len(found) for found in axes if found}
 
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:

@@ -358,3 +358,24 @@ def a_database(path: Path) -> None:
         connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 5, 1)")
         connection.execute("INSERT INTO StringIds VALUES (1, 'f')")
+
+
+@pytest.mark.parametrize(("axes", "wanted"), [("hw", "torch.channels_last)"), ("dhw", "torch.channels_last_3d)")])
+def test_the_groups_of_a_weight_are_no_dimension_of_the_images(tmp_path: Path, axes: str, wanted: str) -> None:
+    """A grouped weight has one dimension more than the images: the format that is advised is that of the images."""
+    letters = "abcdef"[: 3 + len(axes)]
+    sizes = "".join(f"_i{axis}12o{axis}12k{axis}3s{axis}1d{axis}0p{axis}1" for axis in axes)
+    weight = f"src_f32::blocked:{letters}:f0 dst_f32::blocked:{letters[0].upper()}{letters[1:]}8a:f0"
+    images = letters[:-1]
+    log = [
+        "onednn_verbose,info,oneDNN v3.5.0 (commit 0)",
+        f"onednn_verbose,exec,cpu,reorder,jit:blk,undef,{weight},,,8x2x2{'x3' * len(axes)},0.25",
+        f"onednn_verbose,exec,cpu,convolution,jit:avx2,forward_training,src_f32::blocked:{images}:f0 "
+        f"wei_f32::blocked:{letters[0].upper()}{letters[1:]}8a:f0 dst_f32::blocked:{images}:f0,,"
+        f"alg:convolution_direct,mb2_g8ic16oc16{sizes},1.5",
+    ]
+    (tmp_path / "run.log").write_text("\n".join(log) + "\n", encoding="utf-8")
+    diagnosis = layoutdoctor.examine_trace(tmp_path / "run.log")
+    suggestions = [finding.suggestion or "" for finding in diagnosis.findings if finding.code == "LD111"]
+    assert suggestions
+    assert all(wanted in one for one in suggestions), suggestions
