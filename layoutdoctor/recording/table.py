@@ -54,7 +54,7 @@ class _Layout:
     Attributes:
         name: Title of the kernel's name.
         time: Title of the kernel's time; if the title begins with "end", of the moment at which the kernel ended.
-        count: Title of the number of launches; None if every row is one launch.
+        count: Title of the number of launches; empty if every row is one launch.
         operation: Title of the operation the kernels ran in.
         kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
         further: One more title that the table has.
@@ -66,19 +66,18 @@ class _Layout:
     source: SourceKind
     name: str
     time: str
-    count: str | None = None
-    operation: str | None = None
-    kernels: tuple[str, Callable[[str], bool]] | None = None
-    further: str | None = None
-    other: str | None = None
-    unit: str | None = None
-    start: str | None = None
+    count: str = ""
+    operation: str = ""
+    kernels: tuple[str, Callable[[str], bool]] = ("", lambda _: True)
+    further: str = ""
+    other: str = ""
+    unit: str = ""
+    start: str = ""
 
     def fits(self, titles: Sequence[str]) -> bool:
         """Whether a table with these titles is this one."""
-        title = None if self.kernels is None else self.kernels[0]
-        needed = {self.name, self.time, self.count, self.operation, self.further, title, self.start} - {None}
-        return needed <= set(titles) and self.other not in titles
+        needed = {self.name, self.time, self.count, self.operation, self.further, self.kernels[0], self.start} - {""}
+        return needed <= set(titles) and not (self.other and self.other in titles)
 
 
 # rocprofv3 sums up calls of the runtime and whole domains in tables of the same titles.
@@ -98,17 +97,17 @@ _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 _LAYOUTS = (
     _Layout("nsys_kernel_summary", "name", "total time", "instances", other="source", unit="ns"),
     _Layout(
-        "nsys_summary_with_copies", "operation", "total time", "instances", None, _KERNEL_CATEGORY,
+        "nsys_summary_with_copies", "operation", "total time", "instances", "", _KERNEL_CATEGORY,
         unit="ns",
     ),
-    _Layout("nsys_kernel_list", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
+    _Layout("nsys_kernel_list", "name", "duration", "", "", ("grdx", bool), unit="ns", start="start"),
     _Layout("nsys_launch_list", "kernel name", "kernel dur", unit="ns"),
     _Layout(
-        "rocprofv3_kernel_list", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, unit="ns",
+        "rocprofv3_kernel_list", "kernel_name", "end_timestamp", "", "", _ROCM_DISPATCH, unit="ns",
         start="start_timestamp",
     ),
-    _Layout("rocprofv3_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, "minns", unit="ns"),
-    _Layout("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
+    _Layout("rocprofv3_summary", "name", "totaldurationns", "calls", "", _NO_ROCM_CALL, "minns", unit="ns"),
+    _Layout("rocprofv3_summary", "name", "duration", "calls", "", ("domain", _is_word("kernel_dispatch")), unit="ns"),
     _Layout("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
     _Layout("key_averages", "name", "name", "# of calls"),
 )  # fmt: skip
@@ -180,7 +179,7 @@ class _Table:
             yield [line[start:end].strip() for start, end in self.spans]
         cells = _GAP.split(line.strip(), width - 1)
         yield cells + [""] * (width - len(cells))
-        if self.layout.start is not None:
+        if self.layout.start:
             return  # cells are empty, and single blanks do not show which
         squeezed = _MEMORY.sub(r"\1\2", line)
         split = squeezed.split if self.titles[-1] == self.layout.name else squeezed.rsplit
@@ -200,19 +199,21 @@ class _Table:
 
     def _add(self, row: Mapping[str, str], name: str) -> bool:
         layout = self.layout
-        is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
-        count = 1 if layout.count is None else _whole(row[layout.count])
+        title, is_one = layout.kernels
+        is_kernel = is_one(row.get(title, ""))
+        count = _whole(row[layout.count]) if layout.count else 1
         time = self._nanoseconds(row, layout.time)
-        start = 0 if layout.start is None else self._nanoseconds(row, layout.start)
-        if time is not None and start is not None and layout.time.startswith("end"):
-            time -= start
-        if not name or count < 1 or time is None or start is None or time < 0:
+        start = self._nanoseconds(row, layout.start) if layout.start else 0
+        if not name or count < 1 or time is None or start is None:
             return False
-        if layout.start is not None:
+        time -= start if layout.time.startswith("end") else 0
+        if time < 0:
+            return False
+        if layout.start:
             if is_kernel or name.startswith(_TRANSFERS):
                 self._add_event(row, name, start, time, is_kernel=is_kernel)
         elif is_kernel and not name.startswith(_TRANSFERS):
-            sums = self.sums.setdefault((name, row[layout.operation] or None if layout.operation else None), [0, 0])
+            sums = self.sums.setdefault((name, row.get(layout.operation) or None), [0, 0])
             sums[0] += count
             sums[1] += time
         return True
@@ -244,11 +245,11 @@ class _Table:
     @property
     def has_kernels(self) -> bool:
         """Whether a kernel is in it."""
-        return bool(self.sums) or (self.layout.start is not None and self.row_count > 0)
+        return bool(self.sums or (self.layout.start and self.row_count))
 
     def result(self) -> KernelTotals | RecordedTrace:
         """The sums, or the run that a list of single kernels is, with nothing of the host."""
-        if self.layout.start is None:
+        if not self.layout.start:
             rows = [
                 KernelTotal(name, count, nanoseconds, operation)
                 for (name, operation), (count, nanoseconds) in self.sums.items()
@@ -276,14 +277,14 @@ class _KeyAverages(_Table):
         self.totals: dict[str, int | None] = {}
         times = [title for title in titles if re.fullmatch(r"self \w+", title)]
         times += [title for title in titles if re.fullmatch(r"\w+ total", title)]
-        self.host = next((title for title in times if "cpu" in title), None)
-        self.on_device = next((title for title in times if "cpu" not in title), None)
-        self.device = (self.on_device or "").removeprefix("self ").removesuffix(" total")
+        self.host = next((title for title in times if "cpu" in title), "")
+        self.on_device = next((title for title in times if "cpu" not in title), "")
+        self.device = self.on_device.removeprefix("self ").removesuffix(" total")
 
     def _add(self, row: Mapping[str, str], name: str) -> bool:
-        count = _whole(row[self.layout.count or ""])
-        host = 0 if self.host is None else _nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host]), None)
-        device = 0 if self.on_device is None else _nanoseconds(row[self.on_device], None)
+        count = _whole(row[self.layout.count])
+        host = _nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host])) if self.host else 0
+        device = _nanoseconds(row[self.on_device]) if self.on_device else 0
         if not name or count < 1 or host is None or device is None:
             return False
         known = self.rows.setdefault((name, host > 0), [0, 0, 0])
@@ -333,7 +334,7 @@ class _KeyAverages(_Table):
         if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches them
             device, sums = "cuda", {}
         operations = [KernelTotal(name, count, time, name) for name, (count, time) in sums.items()]
-        is_nested = not ((self.on_device if place == 2 else self.host) or "").startswith("self ")
+        is_nested = not (self.on_device if place == 2 else self.host).startswith("self ")
         return KernelTotals("operation_averages", operations, [], device, total, is_nested)
 
 
@@ -414,7 +415,7 @@ def _tables(lines: Iterable[str]) -> Iterator[_Table]:
             yield begun
         elif totals := _TOTAL.findall(line):
             if isinstance(last, _KeyAverages):
-                last.totals = {device.lower(): _nanoseconds(time, None) for device, time in totals} | last.totals
+                last.totals = {device.lower(): _nanoseconds(time) for device, time in totals} | last.totals
             here = None
         elif is_rule and here is not None and here.separator == " ":
             if here.row_count:
@@ -466,10 +467,11 @@ def _table_at(line: str) -> _Table | None:
         return _table_of(_cells(line, "|"), "|")
     if "," in line and (found := _table_of(_cells(line, ","))) is not None:
         return found
-    squeezed = _SQUEEZED.search(line) if len(line) < _LONGEST_TITLES else None
-    titles = _COLUMNS.findall(squeezed[0]) if squeezed is not None else []
-    offset = len(line[: squeezed.start()].rstrip()) if squeezed is not None else 0
-    return _table_of(titles, " ", offset) or _table_of(_cells(line, " "), " ")
+    if len(line) < _LONGEST_TITLES and (squeezed := _SQUEEZED.search(line)) is not None:
+        offset = len(line[: squeezed.start()].rstrip())
+        if (found := _table_of(_COLUMNS.findall(squeezed[0]), " ", offset)) is not None:
+            return found
+    return _table_of(_cells(line, " "), " ")
 
 
 _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
@@ -509,9 +511,9 @@ def _whole(cell: str) -> int:
     return int(text) if (text := cell.replace(",", "")).isdecimal() and len(text) < 19 else NONE
 
 
-def _nanoseconds(cell: str, unit: str | None) -> int | None:
+def _nanoseconds(cell: str, unit: str = "") -> int | None:
     found = _NUMBER.match(cell)
-    factor = _NANOSECONDS.get((found[4] if found is not None else "") or unit or "")
+    factor = None if found is None else _NANOSECONDS.get(found[4] or unit)
     if found is None or factor is None:
         return None
     whole, rest = int(found[1].replace(",", "")), f"{found[2] or ''}{found[3] or ''}"
