@@ -41,7 +41,7 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
         # All calls that read the result return contiguous, as traced.
         returned = {c.id: [flow.layout_of(name) for name in flow.extern_readers(str(c.value))] for c in conversions}
         contiguous = [c for c in conversions if all(map(is_only_contiguous, returned[c.id]))]
-        found = _ends_for_convolutions(_Nodes(flow.graph), contiguous)
+        found = _ends_for_convolutions(_Nodes(flow), contiguous)
     known = {id_ for breaker in found.values() for id_ in breaker.conversions}
     values = _Buffers(flow, conversions)
     for conversion in conversions:
@@ -65,17 +65,16 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
     return tuple(found.values())
 
 
-def eager_breakers(graph: Graph, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
+def eager_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
     """The breakers of an eager iteration, found from the conversions in its copies and inside libraries."""
-    values = _Nodes(graph)
-    nodes = values.nodes
-    mine_and_weights = [c for c in conversions if c.graph == graph.name and c.node in nodes]
+    values, nodes = _Nodes(flow), flow.nodes
+    mine_and_weights = [c for c in conversions if c.graph == flow.graph.name and c.node in nodes]
     mine = [c for c in mine_and_weights if c.tensor != "weight"]
     outward = {
         str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
     }
     found = _ends_for_convolutions(values, mine_and_weights)
-    going_on = _going_on(graph)
+    going_on = _going_on(flow.graph)
     for name, conversion in outward.items():
         given = values.given(name)
         if given is not None and values.is_contiguous(name) and name in going_on and conversion.owner != "user":
@@ -321,12 +320,12 @@ class _Nodes:
             [N, H, W, C], as for a norm of its channels, belongs to the region again when it is permuted back.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.nodes = {node.name: node for node in graph.nodes}
-        self.who = "eager" if graph.name == "eager" else "it"
+    def __init__(self, flow: Flow) -> None:
+        self.nodes = flow.nodes
+        self.who = "eager" if flow.graph.name == "eager" else "it"
         self.region: dict[str, Layout] = {}
         self._turned = set[str]()
-        for node in graph.nodes:
+        for node in flow.graph.nodes:
             first = node.inputs[0] if node.inputs else ""
             turns, comes_back = base_name(node.target) in TURNING, first in self._turned
             begins = self.is_call(node.name) or (node.op == "placeholder" and node.tensor == "activation")

@@ -151,6 +151,7 @@ class Flow:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self._removed = {buffer.name: buffer for buffer in graph.buffers if buffer.is_removed}
         self.position = {buffer.name: position for position, buffer in enumerate(graph.buffers)}
         self.nodes = {node.name: node for node in graph.nodes}
         self.inputs = {node.name: node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
@@ -190,8 +191,7 @@ class Flow:
         """Whether a buffer holds other buffers' values, moved or cast only, also if read through removed buffers."""
         if computes(buffer) or buffer.is_extern:
             return False
-        inner = (self.buffers.get(read.name) for read in buffer.accesses)
-        return all(self.only_moves(other) for other in inner if other is not None and other.is_removed)
+        return all(self.only_moves(self._removed[read.name]) for read in buffer.accesses if read.name in self._removed)
 
     def sources(self, buffer: Buffer) -> tuple[Source, ...]:
         """The sources that the loop of a buffer reads, directly or through buffers that fusion left in registers."""
@@ -201,8 +201,8 @@ class Flow:
 
     def _resolved(self, buffer: Buffer) -> Iterator[Source]:
         for read in buffer.accesses:
-            inner = self.buffers.get(read.name)
-            if inner is None or not inner.is_removed:
+            inner = self._removed.get(read.name)
+            if inner is None:
                 yield self._source(buffer, read)
             elif _sees_itself(inner, read):
                 # The loop reads the inner buffer element by element, so it sees its sources in the same layouts.
@@ -258,12 +258,8 @@ class Flow:
 
     def required_by(self, name: str) -> tuple[str, ...]:
         """FX nodes of the library calls that read a buffer, or the buffer that it is a part of, in its layout."""
-        found: list[str] = []
-        for reader in self.extern_readers(name):
-            node = self.extern_node(self.buffers[reader])
-            if node is not None and node.name not in found:
-                found.append(node.name)
-        return tuple(found)
+        nodes = (self.extern_node(self.buffers[reader]) for reader in self.extern_readers(name))
+        return tuple(dict.fromkeys(node.name for node in nodes if node is not None))
 
     def extern_readers(self, name: str) -> list[str]:
         """Buffers of the library calls that read a buffer, or the buffer that it is a part of; templates count too."""
@@ -314,19 +310,14 @@ def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -
     """A source's layout as its reader sees it; its own layout if only strides of size-1 dimensions differ."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
-    kept = [
-        step if size != 1 else _filler(shape, stride, index)
-        for index, (size, step) in enumerate(zip(shape, stride, strict=True))
-    ]
+    # A size-1 dimension gets the stride that torch would give it: size times stride of the next one larger than 1.
+    kept, filler = list(stride), 1
+    for dimension in reversed(range(len(shape))):
+        if shape[dimension] == 1:
+            kept[dimension] = filler
+        else:
+            filler = shape[dimension] * stride[dimension]
     return strided_layout(shape, kept)
-
-
-def _filler(shape: Sequence[int], stride: Sequence[int], dimension: int) -> int:
-    """The stride that torch would give a size-1 dimension: size times stride of the next dimension larger than 1."""
-    behind = [
-        (size, step) for size, step in zip(shape[dimension + 1 :], stride[dimension + 1 :], strict=True) if size != 1
-    ]
-    return behind[0][0] * behind[0][1] if behind else 1
 
 
 def densified(layout: Layout) -> Layout:

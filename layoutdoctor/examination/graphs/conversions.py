@@ -239,13 +239,13 @@ def with_eager_conversions(
     Args:
         device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
     """
-    nodes = {node.name: node for node in graph.nodes}
+    flow = Flow(graph)
     found: list[Conversion] = []
     for entry in tree:
-        conversion = _eager_conversion(entry, graph, nodes, len(found), device_seconds)
+        conversion = _eager_conversion(entry, graph, flow.nodes, len(found), device_seconds)
         if conversion is not None:
             found.append(conversion)
-    breakers = eager_breakers(graph, (*found, *library_conversions))
+    breakers = eager_breakers(flow, (*found, *library_conversions))
     return msgspec.structs.replace(graph, conversions=tuple(found), breakers=breakers)
 
 

@@ -432,8 +432,8 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
         role, copy = evidence.class_of(row).role, None
         is_copy = operation != NONE and attribution.name_of(operation) == COPY
         if row in tiled:
-            kind: CopyKind | None = {True: "generated", None: "unsettled", False: None}[tiled[row]]
-            copy = TraceCopy(row, kind) if kind is not None else None
+            if tiled[row] is not False:
+                copy = TraceCopy(row, "generated" if tiled[row] else "unsettled")
         elif is_copy and role in _OF_A_COPY and not _may_convert(attribution.arguments_of(operation)):
             copy = _eager(row, layouts(operation))
         elif role == "strided_copy" or (is_copy and not role):

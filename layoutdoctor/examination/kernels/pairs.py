@@ -245,7 +245,7 @@ class _Walker:
 
 @lru_cache(maxsize=4096)
 def _is_agnostic_kernel(name: str) -> bool:
-    return _AGNOSTIC_KERNEL.match(name) is not None and _COPY_KERNEL.search(name) is None
+    return bool(_AGNOSTIC_KERNEL.match(name)) and not _COPY_KERNEL.search(name)
 
 
 def base_name_of(name: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.layout import stride_order
+from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def describe(primitive: Primitive, place: _Place = _UNKNOWN) -> AnnotatedPrimiti
     if shape is None or source is None or target is None:
         return AnnotatedPrimitive(primitive, place.tensor, "other")
     before, after = source.layout(shape), target.layout(shape)
-    sizes = (item_bytes(source.dtype), item_bytes(target.dtype))
-    moved = None if sizes[0] is None or sizes[1] is None else math.prod(shape) * (sizes[0] + sizes[1])
+    size = sum_if_all_known(item_bytes(source.dtype), item_bytes(target.dtype))
+    moved = None if size is None else math.prod(shape) * size
     direction = conversion_direction(before, after) if len(shape) > 1 else "none"
     return AnnotatedPrimitive(primitive, place.tensor, direction, before, after, moved, source.dtype, place.port)
 
@@ -168,10 +169,10 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
             if index not in indices
         }
     found = {index: _place(primitives[main], role) for index, (main, role) in chosen.items()}
-    undecided = {
-        index: _common_place([_place(primitives[main], role) for main, role in items]) for index, items in open_.items()
-    }
-    return found | undecided
+    for index, items in open_.items():
+        kinds = {_place(primitives[main], role).tensor for main, role in items}
+        found[index] = _Place(kinds.pop(), None) if len(kinds) == 1 else _UNKNOWN
+    return found
 
 
 def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int], tuple[_Candidate, ...]]]:
@@ -187,12 +188,6 @@ def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> b
     return len(indices) == 1 or all(main == candidates[0][0] and main > indices[-1] for main, _ in candidates)
 
 
-def _common_place(places: Sequence[_Place]) -> _Place:
-    """The kind of tensor if all places that fit have one kind; the port is not known."""
-    kinds = {place.tensor for place in places}
-    return _Place(kinds.pop() if len(kinds) == 1 else "unknown", None)
-
-
 def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
     """Results of the primitive before a reorder and arguments of the one after it that have its sizes and format."""
     found: list[_Candidate] = []
@@ -206,7 +201,7 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
     if before is not None and after is not None and len({position for position, _ in found}) > 1:
         side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
         only = side_of.get(describe(primitives[index]).direction)
-        found = [item for item in found if only is None or item[0] == only]
+        found = [item for item in found if only in (None, item[0])]
     return tuple(found)
 
 

@@ -273,7 +273,7 @@ def entering(node: str = "conv_b", **changes: Any) -> Conversion:
 
 
 def in_eager(*conversions: Conversion, nodes: tuple[FxNode, ...] = EAGER) -> tuple[LayoutBreaker, ...]:
-    return eager_breakers(a_graph(name="eager", nodes=nodes), conversions)
+    return eager_breakers(Flow(a_graph(name="eager", nodes=nodes)), conversions)
 
 
 def test_an_eager_convolution_that_returns_contiguous_is_named_and_not_the_sum_behind_it() -> None:
