@@ -27,15 +27,18 @@ class Sighting:
     at: Placed | None = None
 
 
+Look = Callable[[Diagnosis], Iterator[Sighting]]
+"""Finds a fault in a diagnosis, whatever the versions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """
-    One known fault.
+    One known fault; it decorates the function that looks for it.
 
     Attributes:
         what: The fault, in words that follow the versions.
         read: When the source was read last.
-        look: Finds it in a diagnosis, whatever the versions.
         severity: ``note`` if the diagnosis cannot show the loss itself.
         first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
         before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
@@ -46,13 +49,21 @@ class Fault:
     advice: str
     source: str
     read: date
-    look: Callable[[Diagnosis], Iterator[Sighting]]
     severity: Severity = "warning"
     device: str | None = None
     first_torch: str | None = None
     before_torch: str | None = None
     first_cudnn: str | None = None
     before_cudnn: str | None = None
+
+    def __call__(self, look: Look) -> Look:
+        """Adds it to the known faults."""
+        KNOWN_FAULTS[self] = look
+        return look
+
+
+KNOWN_FAULTS: dict[Fault, Look] = {}
+"""In the order in which they are reported."""
 
 
 def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
@@ -75,6 +86,38 @@ def _calls(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[tuple[Trial
 _HALF = ("bfloat16", "float16")
 
 
+@Fault(
+    what="a bfloat16 or float16 Conv3d may compute wrong values without an error, as reported for 1x16x124x1282x722",
+    advice="compare with float32; use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
+    source="pytorch #163539, PR #163581, PR #166480",
+    read=date(2026, 11, 27),
+    severity="note",
+    device="cuda",
+    before_torch="2.9.0.dev0",
+    first_cudnn="9.8.0",
+    before_cudnn="9.15.0",
+)
+@Fault(
+    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
+    advice="install the package nvidia-cudnn 9.15 or later, as the release notes of torch 2.9.1 say",
+    source="pytorch 2.9.1 release notes, #166643, #168167",
+    read=date(2026, 11, 22),
+    device="cuda",
+    first_torch="2.9.1.dev0",
+    before_torch="2.10.0.dev0",
+    first_cudnn="9.8.0",
+    before_cudnn="9.15.0",
+)
+@Fault(
+    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
+    advice="use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
+    source="pytorch #166643, #163581",
+    read=date(2026, 11, 22),
+    device="cuda",
+    first_torch="2.9.0.dev0",
+    before_torch="2.9.1.dev0",
+    first_cudnn="9.8.0",
+)
 def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for trial, graph, node in _nodes(diagnosis):
@@ -85,46 +128,18 @@ def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"{node.module or node.name}, a Conv3d in {node.dtype}", trial.name, node)
 
 
-CONV3D_BEFORE_2_9_1 = Fault(
-    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
-    advice="use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
-    source="pytorch #166643, #163581",
-    read=date(2026, 11, 22),
-    look=half_precision_conv3d,
-    device="cuda",
-    first_torch="2.9.0.dev0",
-    before_torch="2.9.1.dev0",
-    first_cudnn="9.8.0",
-)
-CONV3D_WITH_OLD_CUDNN = Fault(
-    what="a bfloat16 or float16 Conv3d runs without cuDNN, in a fallback that takes several times the memory and time",
-    advice="install the package nvidia-cudnn 9.15 or later, as the release notes of torch 2.9.1 say",
-    source="pytorch 2.9.1 release notes, #166643, #168167",
-    read=date(2026, 11, 22),
-    look=half_precision_conv3d,
-    device="cuda",
-    first_torch="2.9.1.dev0",
-    before_torch="2.10.0.dev0",
-    first_cudnn="9.8.0",
-    before_cudnn="9.15.0",
-)
-CONV3D_VALUES = Fault(
-    what="a bfloat16 or float16 Conv3d may compute wrong values without an error, as reported for 1x16x124x1282x722",
-    advice="compare with float32; use torch 2.9.1 or later with the package nvidia-cudnn 9.15 or later",
-    source="pytorch #163539, PR #163581, PR #166480",
-    read=date(2026, 11, 27),
-    look=half_precision_conv3d,
-    severity="note",
-    device="cuda",
-    before_torch="2.9.0.dev0",
-    first_cudnn="9.8.0",
-    before_cudnn="9.15.0",
-)
-
-
 _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d"})
 
 
+@Fault(
+    what="upsampling between two convolutions is written in the contiguous format and converted back for the next",
+    advice="use a torch with PR #169260 (2.11 or later), or measure channels_last input",
+    source="pytorch #119181, PR #169260",
+    read=date(2026, 11, 21),
+    severity="note",
+    device="cpu",
+    before_torch="2.11.0.dev0",
+)
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
     main = evidence.main_trial(diagnosis)
@@ -133,18 +148,6 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     for _, graph, node in _nodes(diagnosis):
         if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
             yield Sighting(f"{base_name(node.target)} between two convolutions", main.name, node)
-
-
-UPSAMPLING_IN_OTHER_FORMAT = Fault(
-    what="upsampling between two convolutions is written in the contiguous format and converted back for the next",
-    advice="use a torch with PR #169260 (2.11 or later), or measure channels_last input",
-    source="pytorch #119181, PR #169260",
-    read=date(2026, 11, 21),
-    look=upsampling_between_convolutions,
-    severity="note",
-    device="cpu",
-    before_torch="2.11.0.dev0",
-)
 
 
 def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
@@ -167,6 +170,13 @@ _STRIDE_LOSING = frozenset(
 )
 
 
+@Fault(
+    what="decomposed padding by reflection and nearest upsampling lose channels-last",
+    advice="use torch 2.13 or later, or convert the output where it is needed",
+    source="pytorch #179442, #183770, #183771",
+    read=date(2026, 11, 21),
+    before_torch="2.13.0",
+)
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """An output with other strides than eager's, in a model that pads by reflection or upsamples by the nearest."""
     for change in output_changes(diagnosis):
@@ -178,30 +188,17 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
             yield Sighting(words, change.trial.name, node)
 
 
-LOST_STRIDES = Fault(
-    what="decomposed padding by reflection and nearest upsampling lose channels-last",
-    advice="use torch 2.13 or later, or convert the output where it is needed",
-    source="pytorch #179442, #183770, #183771",
-    read=date(2026, 11, 21),
-    look=strides_lost_in_decomposition,
-    before_torch="2.13.0",
-)
-
-
-def as_strided_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided."""
-    return _wrong_values_with(diagnosis, {"as_strided"})
-
-
-AS_STRIDED_VALUES = Fault(
+@Fault(
     what="as_strided reads other elements than in eager if the compiler gives its input another layout",
     advice="use torch 2.13 or later, or replace as_strided by indexing",
     source="pytorch #174963",
     read=date(2026, 11, 21),
-    look=as_strided_with_other_values,
     severity="error",
     before_torch="2.13.0",
 )
+def as_strided_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided."""
+    return _wrong_values_with(diagnosis, {"as_strided"})
 
 
 _SCATTERS = frozenset(
@@ -212,23 +209,20 @@ _SCATTERS = frozenset(
 )
 
 
-def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A compiled configuration with wrong values, eager right, in a model that adds into a tensor at indices."""
-    return _wrong_values_with(diagnosis, _SCATTERS)
-
-
-SCATTER_VALUES = Fault(
+@Fault(
     what="code on a CPU may read a buffer before an index_put, a scatter or a pooling's backward has added to it",
     advice=(
         "use torch 2.14 or later, which has PR #185873; until then the fastest configuration whose outputs are right"
     ),
     source="pytorch #185509, PR #185873",
     read=date(2026, 11, 23),
-    look=scatter_with_other_values,
     severity="error",
     device="cpu",
     before_torch="2.14.0.dev0",
 )
+def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
+    """A compiled configuration with wrong values, eager right, in a model that adds into a tensor at indices."""
+    return _wrong_values_with(diagnosis, _SCATTERS)
 
 
 def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator[Sighting]:
@@ -240,6 +234,13 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
                 yield Sighting(f"{words}, with {base_name(node.target)}", trial.name, node)
 
 
+@Fault(
+    what="forcing layout optimization can fail with a stride assertion",
+    advice="do not force it: the other configurations are not affected",
+    source="pytorch #184014",
+    read=date(2026, 11, 21),
+    severity="note",
+)
 def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A configuration with forced layout optimization that failed with an assertion about strides."""
     for trial in diagnosis.trials:
@@ -249,16 +250,17 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"{shown(trial.name)} failed: {trial.failure.message}", trial.name)
 
 
-FORCED_STRIDES = Fault(
-    what="forcing layout optimization can fail with a stride assertion",
-    advice="do not force it: the other configurations are not affected",
-    source="pytorch #184014",
+@Fault(
+    what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the forward faster",
+    advice=(
+        'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 (August '
+        "2026) fixes the kernel, so measure again with a later one"
+    ),
+    source="pytorch #192551, #193349",
     read=date(2026, 11, 21),
-    look=forced_trial_failed,
-    severity="note",
+    device="mps",
+    before_torch="2.14.0.dev0",
 )
-
-
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step of a compiled model with convolutions, layout optimization applied."""
     for trial in evidence.own_trials(diagnosis) if diagnosis.subject.mode == "training" else ():
@@ -268,20 +270,15 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting
                 yield Sighting(f"layout optimization applied for {count}", trial.name)
 
 
-BACKWARD_ON_MPS = Fault(
-    what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the forward faster",
-    advice=(
-        'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 (August '
-        "2026) fixes the kernel, so measure again with a later one"
-    ),
-    source="pytorch #192551, #193349",
-    read=date(2026, 11, 21),
-    look=training_with_layout_optimization,
-    device="mps",
-    before_torch="2.14.0.dev0",
+@Fault(
+    what="a depthwise Conv1d in float16 is slower than before, that in bfloat16 is not",
+    advice="compare bfloat16, or torch 2.7; the report was not confirmed by others yet",
+    source="pytorch #170138",
+    read=date(2026, 11, 22),
+    severity="note",
+    device="cuda",
+    first_torch="2.8.0",
 )
-
-
 def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 1-D convolution in float16 with as many groups as channels."""
     for trial, graph, c in _convolutions(diagnosis):
@@ -291,21 +288,18 @@ def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Iterator[Sightin
             yield Sighting(f"{c.module or c.node}, a depthwise Conv1d in float16", trial.name, c)
 
 
-DEPTHWISE_CONV1D = Fault(
-    what="a depthwise Conv1d in float16 is slower than before, that in bfloat16 is not",
-    advice="compare bfloat16, or torch 2.7; the report was not confirmed by others yet",
-    source="pytorch #170138",
-    read=date(2026, 11, 22),
-    look=depthwise_conv1d_in_half_precision,
-    severity="note",
-    device="cuda",
-    first_torch="2.8.0",
-)
-
-
 _LARGE_KERNEL = 31
 
 
+@Fault(
+    what="cuDNN's heuristic may choose code several times slower than its best for a large kernel",
+    advice="try torch.backends.cudnn.benchmark = True, which is said to cure it",
+    source="pytorch #146096",
+    read=date(2026, 11, 22),
+    severity="note",
+    device="cuda",
+    first_torch="2.4.0",
+)
 def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A 2-D convolution with a large kernel, in the caller's own settings of cuDNN."""
     for trial, graph, c in _convolutions(diagnosis):
@@ -315,18 +309,17 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
             yield Sighting(f"{c.module or c.node}, a kernel of {shape_words(kernel)}", trial.name, c)
 
 
-LARGE_KERNEL = Fault(
-    what="cuDNN's heuristic may choose code several times slower than its best for a large kernel",
-    advice="try torch.backends.cudnn.benchmark = True, which is said to cure it",
-    source="pytorch #146096",
-    read=date(2026, 11, 22),
-    look=large_kernel_without_benchmark,
+@Fault(
+    what=(
+        "in inference Inductor weighs convolutions by constants measured on NVIDIA: on MI300 (gfx942) "
+        "channels_last slows small ones, on MI355 (gfx950) it speeds up grouped ones as well"
+    ),
+    advice="compare inductor-layout-opt-on and inductor-layout-opt-off on this GPU",
+    source="pytorch PR #187606",
+    read=date(2026, 11, 24),
     severity="note",
     device="cuda",
-    first_torch="2.4.0",
 )
-
-
 def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """Layout optimization decided for small or grouped convolutions in inference, by a torch for ROCm."""
     for trial in evidence.own_trials(diagnosis) if "rocm" in (diagnosis.environment.torch or "") else ():
@@ -338,23 +331,17 @@ def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting(f"layout optimization applied, {count}", trial.name, some[0])
 
 
-CONSTANTS_OF_NVIDIA = Fault(
-    what=(
-        "in inference Inductor weighs convolutions by constants measured on NVIDIA: on MI300 (gfx942) "
-        "channels_last slows small ones, on MI355 (gfx950) it speeds up grouped ones as well"
-    ),
-    advice="compare inductor-layout-opt-on and inductor-layout-opt-off on this GPU",
-    source="pytorch PR #187606",
-    read=date(2026, 11, 24),
-    look=small_or_grouped_on_rocm,
-    severity="note",
-    device="cuda",
-)
-
-
 _CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolution[23]d(?!_bwd))")
 
 
+@Fault(
+    what="max-autotune's Triton template may compute a convolution with a kernel larger than 1x1 wrong",
+    advice="use torch 2.13 or later, which has PR #183989, or TORCHINDUCTOR_MAX_AUTOTUNE_CONV_BACKENDS=ATEN",
+    source="pytorch #173068, PR #183989",
+    read=date(2026, 11, 27),
+    device="cuda",
+    before_torch="2.13.0.dev20260523",
+)
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
     for trial in evidence.own_trials(diagnosis):
@@ -364,21 +351,20 @@ def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
             yield Sighting(f"{name} ran", trial.name)
 
 
-TEMPLATE_VALUES = Fault(
-    what="max-autotune's Triton template may compute a convolution with a kernel larger than 1x1 wrong",
-    advice="use torch 2.13 or later, which has PR #183989, or TORCHINDUCTOR_MAX_AUTOTUNE_CONV_BACKENDS=ATEN",
-    source="pytorch #173068, PR #183989",
-    read=date(2026, 11, 27),
-    look=convolution_in_triton_template,
-    device="cuda",
-    before_torch="2.13.0.dev20260523",
-)
-
-
 _WEIGHT_GRADIENT = "triton_convolution2d_bwd_weight"
 _SM_100 = re.compile(r"\bG?B[12]00\b")
 
 
+@Fault(
+    what="on B100 and B200 max-autotune's Triton kernel for the gradient of a weight reads beyond its input",
+    advice="use torch 2.14 or later, which has PR #187372, or TORCHINDUCTOR_MAX_AUTOTUNE_BWD_WEIGHT_CONV_BACKENDS=ATEN",
+    source="pytorch #187081, PR #187372",
+    read=date(2026, 11, 27),
+    severity="error",
+    device="cuda",
+    first_torch="2.13.0.dev0",
+    before_torch="2.14.0",
+)
 def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """Inductor's template for the gradient of a weight, run or named by a failure, on a GPU of sm_100."""
     for trial in diagnosis.trials if _SM_100.search(diagnosis.environment.device_name or "") else ():
@@ -387,19 +373,16 @@ def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sightin
             yield Sighting(f"{_WEIGHT_GRADIENT} in {shown(trial.name)}", trial.name)
 
 
-GRADIENT_TEMPLATE = Fault(
-    what="on B100 and B200 max-autotune's Triton kernel for the gradient of a weight reads beyond its input",
-    advice="use torch 2.14 or later, which has PR #187372, or TORCHINDUCTOR_MAX_AUTOTUNE_BWD_WEIGHT_CONV_BACKENDS=ATEN",
-    source="pytorch #187081, PR #187372",
+@Fault(
+    what="Inductor may fuse nearest upsampling into a group norm whose reads are then strided, up to 6 times slower",
+    advice="measure with TORCHINDUCTOR_LOOP_REINDEXING_AFTER_FUSION=0, or use torch 2.14",
+    source="pytorch #189488, PR #191349",
     read=date(2026, 11, 27),
-    look=weight_gradient_in_triton_template,
-    severity="error",
+    severity="note",
     device="cuda",
-    first_torch="2.13.0.dev0",
+    first_torch="2.14.0.dev0",
     before_torch="2.14.0",
 )
-
-
 def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """Nearest upsampling, a group norm and a convolution in one compiled graph, decomposed or not."""
     for trial in evidence.own_trials(diagnosis):
@@ -414,19 +397,15 @@ def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 yield Sighting("nearest upsampling and a group norm in one graph", trial.name, up)
 
 
-UPSAMPLING_IN_GROUP_NORM = Fault(
-    what="Inductor may fuse nearest upsampling into a group norm whose reads are then strided, up to 6 times slower",
-    advice="measure with TORCHINDUCTOR_LOOP_REINDEXING_AFTER_FUSION=0, or use torch 2.14",
-    source="pytorch #189488, PR #191349",
+@Fault(
+    what=(
+        "the backward of a channels_last convolution with a kernel or an image of 1x1 may give a wrong weight gradient"
+    ),
+    advice="train this model in the contiguous format on an Intel GPU until PR #190773 is in torch",
+    source="pytorch PR #190773",
     read=date(2026, 11, 27),
-    look=upsampling_before_group_norm,
-    severity="note",
-    device="cuda",
-    first_torch="2.14.0.dev0",
-    before_torch="2.14.0",
+    device="xpu",
 )
-
-
 def training_of_unit_convolution(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step in channels_last with a 2-D convolution whose kernel is 1x1."""
     for trial, _, c in _convolutions(diagnosis) if diagnosis.subject.mode == "training" else ():
@@ -434,21 +413,19 @@ def training_of_unit_convolution(diagnosis: Diagnosis) -> Iterator[Sighting]:
             yield Sighting(f"{c.module or c.node}, a kernel of 1x1 in channels_last", trial.name, c)
 
 
-UNIT_CONVOLUTION_GRADIENT = Fault(
-    what=(
-        "the backward of a channels_last convolution with a kernel or an image of 1x1 may give a wrong weight gradient"
-    ),
-    advice="train this model in the contiguous format on an Intel GPU until PR #190773 is in torch",
-    source="pytorch PR #190773",
-    read=date(2026, 11, 27),
-    look=training_of_unit_convolution,
-    device="xpu",
-)
-
-
 _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
 
 
+@Fault(
+    what=(
+        "a bfloat16 convolution does not get to oneDNN, as reported of processors without AVX-512, and is tens of"
+        " times slower than in float32"
+    ),
+    advice="run this model in float32 on this processor, or on one with AVX-512",
+    source="pytorch #183815",
+    read=date(2026, 11, 22),
+    device="cpu",
+)
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A bfloat16 convolution that ATen ran itself, in the default, else in eager."""
     for trial, kernel, node in _ran(diagnosis):
@@ -457,19 +434,14 @@ def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]
             yield Sighting(words, trial.name, node)
 
 
-BFLOAT16_WITHOUT_ONEDNN = Fault(
-    what=(
-        "a bfloat16 convolution does not get to oneDNN, as reported of processors without AVX-512, and is tens of"
-        " times slower than in float32"
-    ),
-    advice="run this model in float32 on this processor, or on one with AVX-512",
-    source="pytorch #183815",
+@Fault(
+    what="oneDNN 3.12.3 takes its reference code for float16 matrix products, up to a thousand times slower",
+    advice="use bfloat16 or float32 on a CPU, or torch 2.13",
+    source="pytorch #193951",
     read=date(2026, 11, 22),
-    look=bfloat16_convolution_in_fallback,
     device="cpu",
+    first_torch="2.14.0.dev20260805",
 )
-
-
 def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A matrix product that oneDNN ran in its reference code, in the default, else in eager."""
     for trial, kernel, node in _ran(diagnosis):
@@ -478,40 +450,6 @@ def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighti
             yield Sighting(f"a {kernel.name} runs in oneDNN's {kernel.implementation}", trial.name, node)
 
 
-FLOAT16_PRODUCT = Fault(
-    what="oneDNN 3.12.3 takes its reference code for float16 matrix products, up to a thousand times slower",
-    advice="use bfloat16 or float32 on a CPU, or torch 2.13",
-    source="pytorch #193951",
-    read=date(2026, 11, 22),
-    look=half_precision_product_in_reference,
-    device="cpu",
-    first_torch="2.14.0.dev20260805",
-)
-
-
 def _ran(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Kernel, FxNode | None]]:
     for trial in evidence.main_or_eager(diagnosis):
         yield from ((trial, kernel, evidence.node_of(trial, kernel)) for kernel in evidence.kernels_of(trial))
-
-
-KNOWN_FAULTS = (
-    CONV3D_BEFORE_2_9_1,
-    CONV3D_WITH_OLD_CUDNN,
-    UPSAMPLING_IN_OTHER_FORMAT,
-    LOST_STRIDES,
-    AS_STRIDED_VALUES,
-    SCATTER_VALUES,
-    FORCED_STRIDES,
-    BACKWARD_ON_MPS,
-    DEPTHWISE_CONV1D,
-    LARGE_KERNEL,
-    BFLOAT16_WITHOUT_ONEDNN,
-    FLOAT16_PRODUCT,
-    CONSTANTS_OF_NVIDIA,
-    CONV3D_VALUES,
-    TEMPLATE_VALUES,
-    GRADIENT_TEMPLATE,
-    UPSAMPLING_IN_GROUP_NORM,
-    UNIT_CONVOLUTION_GRADIENT,
-)
-"""In the order in which they are reported."""

@@ -15,12 +15,12 @@ def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """One finding per fault whose versions, device and circumstances all fit."""
     environment = diagnosis.environment
     torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
-    for fault in KNOWN_FAULTS:
+    for fault, look in KNOWN_FAULTS.items():
         is_of_cudnn = fault.first_cudnn is not None
         fits = fault.device in (None, diagnosis.subject.device)
         fits = fits and _is_between(torch, fault.first_torch, fault.before_torch)
         fits = fits and (not is_of_cudnn or _is_between(cudnn, fault.first_cudnn, fault.before_cudnn))
-        seen = next(fault.look(diagnosis), None) if fits else None
+        seen = next(look(diagnosis), None) if fits else None
         if seen is None:
             continue
         beside = f" with cuDNN {cudnn}" if is_of_cudnn else ""
