@@ -438,3 +438,18 @@ def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
 
     # A tenth of it on a slow machine; a pattern that goes back and forth needs minutes.
     assert time.process_time() - started < 2
+
+
+@for_each(
+    ("name", "work"),
+    [
+        ("void flip_filter<float, float>(float*, float const*, int, int, int, int)", "flipping weights"),
+        ("scalePackedTensor_kernel", "preparing offsets and scales"),
+        (
+            "cask_cudnn::computeWgradBOffsetsKernel(cask_cudnn::ComputeWgradBOffsetsParams)",
+            "preparing offsets and scales",
+        ),
+    ],
+)
+def test_the_work_beside_a_convolution_is_called_what_it_is(name: str, work: str) -> None:
+    assert work_of(name) == work

@@ -342,8 +342,9 @@ _WORK = tuple(
         "adding the bias": r"\bCUDAFunctor_add<",  # V100, A100, H100, MI300X
         "transposing for a matrix product": r"transpose_readWrite_alignment_kernel",  # V100, for an FFT
         "adding up split sums": r"splitKreduce|ReduceSplitK|reduce_wgrad_nchw_helper",  # V100, A100
-        "preparing offsets and scales": r"compute\w{0,20}OffsetsKernel|kern_precompute_indices|scalePackedTensor_kernel"
-        "|flip_filter",
+        "preparing offsets and scales": r"compute\w{0,20}OffsetsKernel|kern_precompute_indices"
+        "|scalePackedTensor_kernel",
+        "flipping weights": "flip_filter",  # V100, A100; for the gradient of a convolution's input
         "padding": "padFilterWeights|" + _MOVING.format("constant_pad_nd"),
         "filling": r"FillFunctor|uninitialized_fill|^Memset\b|SubTensorOpWithScalar|"
         + _MOVING.format("fill|zeros|zeros_like|full|full_like|zero|new_zeros|ones"),
@@ -353,7 +354,7 @@ _WORK = tuple(
     }.items()
 )
 _WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
-OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales"})
+OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales", "flipping weights"})
 MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""
 GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for)?_|\Z)")

@@ -189,8 +189,8 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     if waiting is None or kernels.lacks or not (of := waiting.step_seconds or waiting.span_seconds):
         return claim
     bound, run = waiting.conversion_bound_seconds, "the run" if waiting.step_seconds is None else "a step"
-    together = "; together" if kernels.undecided_count else ","
-    return f"{claim}{together} at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
+    what = "Both together" if kernels.undecided_count else "They"
+    return f"{claim}. {what} cost at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
 
 
 def _compute_seconds(kernels: KernelSummary) -> float:

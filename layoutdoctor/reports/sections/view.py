@@ -6,6 +6,7 @@ A pure function of the diagnosis. Every string here is printable and on one line
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -113,8 +114,9 @@ class View:
 
 
 def finding_codes(entries: Sequence[FindingEntry]) -> str:
-    """The codes of findings, each once: ``"LD101 and LD103"``."""
-    return listing(distinct(entry.code for entry in entries), MOST_NAMED)
+    """The codes of findings, each once, with the number of its findings if it has several: ``"LD101 (2), LD103"``."""
+    counts = Counter(entry.code for entry in entries)
+    return listing([f"{code} ({count})" if count > 1 else code for code, count in counts.items()], MOST_NAMED)
 
 
 def build_view(diagnosis: Diagnosis) -> View:

@@ -67,7 +67,15 @@ def clean_log(log: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."
+    """The beginning of a text that is too long; a number is left out before it is cut."""
+    if len(text) <= length:
+        return text
+    kept = text[: length - 3]
+    whole = _NUMBER_AT_END.sub("", kept) if _GOES_ON.match(text[length - 3 :]) else kept
+    return f"{(whole or kept).rstrip()}..."
+
+
+_NUMBER_AT_END, _GOES_ON = re.compile(r"(?<![^\s(])\d[\d.,]*\Z"), re.compile(r"[.,]?\d")
 
 
 def _printable(character: str) -> str:

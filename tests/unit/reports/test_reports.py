@@ -470,3 +470,15 @@ def test_a_decision_about_other_ranks_than_2_d_names_the_rank_and_not_the_rule(r
     )
 
     assert decision_sentence(a_trial(graphs=halves), in_full=True) == sentence
+
+
+@for_each(
+    ("text", "shown"),
+    [
+        ("weighted flops: default 1,397,798,993", "weighted flops: default..."),
+        ("weighted flops: default, 397 798 993", "weighted flops: default, 397..."),
+        ("cut at a name sm80_xmma_tilesize128x128x32", "cut at a name sm80_xmma_tilesi..."),
+    ],
+)
+def test_a_text_that_is_too_long_ends_before_a_number_and_not_within(text: str, shown: str) -> None:
+    assert clean(text, 33) == shown
