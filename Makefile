@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden answers images site gpu-wheels
+.PHONY: help install compiler demo quick test test-all coverage check format house notebooks golden answers atlas images site gpu-wheels
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ notebooks: $(STAMP) compiler ## execute the notebooks in place
 
 answers: $(STAMP) compiler ## run the commands of docs/answers again and put what they print into the pages
 	$(BIN)/python .ci/answers.py
+
+atlas: $(STAMP) compiler ## lower the networks of docs/atlas.md that are not done with this torch, and write the page again
+	$(BIN)/python benchmarks/atlas.py --resume
 
 images: $(STAMP) ## make the pictures of docs/images again (needs chromium)
 	$(BIN)/python .ci/images.py
