@@ -440,7 +440,7 @@ def test_a_name_made_to_be_slow_is_looked_up_at_once(name: str) -> None:
     assert time.process_time() - started < 2
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "work"),
     [
         ("void flip_filter<float, float>(float*, float const*, int, int, int, int)", "flipping weights"),

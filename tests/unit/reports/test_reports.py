@@ -472,7 +472,7 @@ def test_a_decision_about_other_ranks_than_2_d_names_the_rank_and_not_the_rule(r
     assert decision_sentence(a_trial(graphs=halves), in_full=True) == sentence
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("weighted flops: default 1,397,798,993", "weighted flops: default..."),
