@@ -440,8 +440,9 @@ def _is_rule(line: str) -> bool:
 def _after(line: str, table: _Table) -> _Table | None:
     """The table, if a line that is no row of it may be a damaged one, or belongs to the row above it; else None."""
     cells = _cells(line, table.separator)
-    is_other = _are_titles(cells) or (table.separator == "," and len(cells) == 1)
-    if is_other and not any(map(_is_number, cells)):
+    units = {title[2] for title in map(_TITLE.match, map(str.lower, cells)) if title is not None}
+    is_other = not units.isdisjoint((*_NANOSECONDS, "%")) or (table.separator == "," and len(cells) == 1)
+    if is_other and not any(_NUMBER.match(cell.rstrip("%")) for cell in cells):
         return None
     if not ("source location" in table.titles and len(_GAP.split(line.strip())) == 1):
         table.unread_count += 1
@@ -494,16 +495,6 @@ def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> _T
             units[titles[-1]] = unit
     layout = next((layout for layout in _LAYOUTS[:-1] if layout.fits(titles)), None)
     return None if layout is None else _Table(layout, titles, units, separator, offset)
-
-
-def _are_titles(cells: Sequence[str]) -> bool:
-    """Whether a line without numbers names columns: some of them have a unit."""
-    found = (_TITLE.match(cell.lower()) for cell in cells)
-    return any(title is not None and (title[2] in _NANOSECONDS or title[2] == "%") for title in found)
-
-
-def _is_number(cell: str) -> bool:
-    return _NUMBER.match(cell.rstrip("%")) is not None
 
 
 def _whole(cell: str) -> int:
