@@ -60,10 +60,9 @@ class _Region:
             if source is not None and not any(same_format(source, known) for known in layouts):
                 layouts.append(source)
         for layout in layouts:
-            ours = {name: c for name, c in self.leaving.items() if c.source and same_format(c.source, layout)}
-            fits = [c.target is not None and same_format(c.target, layout) for _, c in self.entering]
-            reads = [entry for entry, is_own in zip(self.entering, fits, strict=True) if is_own]
-            others = {name for (name, _), is_own in zip(self.entering, fits, strict=True) if not is_own}
+            ours = {name: c for name, c in self.leaving.items() if same_format(c.source, layout)}
+            reads = [entry for entry in self.entering if same_format(entry[1].target, layout)]
+            others = {name for name, c in self.entering if not same_format(c.target, layout)}
             yield _Region(self.values, ours, reads, self.pinned | others, self.foreign | (self.leaving.keys() - ours))
 
     @property
@@ -518,12 +517,12 @@ def _of_either_way(
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
     """Whether the second conversion restores the format that the first read; only pool, pad and upsample may resize."""
-    if first.source is None or first.target is None or second.source is None or second.target is None:
-        return False
-    if not same_format(first.source, second.target) or not same_format(first.target, second.source):
+    between, read = first.target, second.source
+    if not same_format(first.source, second.target) or not same_format(between, read):
         return False
     names = " ".join(base_name(node.target) for node in way)
-    return first.target.shape == second.source.shape or any(word in names for word in ("pool", "pad", "upsample"))
+    is_one_size = between is not None and read is not None and between.shape == read.shape
+    return is_one_size or any(word in names for word in ("pool", "pad", "upsample"))
 
 
 def _node_pair(region: _Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:
