@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.buffers import Flow, Source, is_only_channe
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
-from layoutdoctor.examination.layouts import layout_of
+from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import distinct
 
@@ -252,7 +252,7 @@ class _Loops:
         layout = self.flow.layout_of(name)
         if layout is None:
             return True
-        if len(layout.shape) < len(layout_of(buffer).shape):
+        if len(layout.shape) < len(layout_or_unknown(buffer).shape):
             return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
         unread = Source(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
@@ -420,7 +420,7 @@ class _Operations:
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
         """Whether a value's layout matters: at least 4-D, and at least two dimensions but the batch larger than 1."""
-        shape = layout_of(node).shape
+        shape = layout_or_unknown(node).shape
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
     def _keeps_layout(self, node: FxNode) -> bool:
@@ -434,7 +434,7 @@ class _Operations:
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
         """Whether a tensor has no recorded layout, or is of rank 3, ``[C, H, W]``, and has a layout of its own."""
-        shape = layout_of(node).shape
+        shape = layout_or_unknown(node).shape
         if node is None or node.layout is None:
             return node is None or node.dtype is not None
         return len(shape) == 3 and sum(size != 1 for size in shape) > 1

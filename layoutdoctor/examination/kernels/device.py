@@ -21,7 +21,7 @@ from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.operations import is_backward
-from layoutdoctor.examination.layouts import UNKNOWN, layout_of
+from layoutdoctor.examination.layouts import UNKNOWN, layout_or_unknown
 from layoutdoctor.examination.where import where
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -65,7 +65,7 @@ class GraphLayouts:
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
-        value = layout_of(self._nodes.get(node.inputs[index]))
+        value = layout_or_unknown(self._nodes.get(node.inputs[index]))
         if value is UNKNOWN or len(shape) != len(stride):
             return None
         known = value.shape
