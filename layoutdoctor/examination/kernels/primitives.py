@@ -80,7 +80,7 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
         if target.is_blocked:
             return "other" if source.is_blocked else "to_blocked"
         return "from_blocked"
-    if source.stride is None or target.stride is None:
+    if None in (source.stride, target.stride):
         return "other"
     before, after = stride_order_of(source), stride_order_of(target)
     if before is not None and before == after:
