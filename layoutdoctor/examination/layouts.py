@@ -13,6 +13,6 @@ UNKNOWN = Layout((), None, ())
 """A layout that was not recorded: it has no dimensions, and satisfies no memory format."""
 
 
-def layout_of(value: FxNode | Buffer | None) -> Layout:
+def layout_or_unknown(value: FxNode | Buffer | None) -> Layout:
     """The layout of a node or buffer; ``UNKNOWN`` if it was not recorded, or there is no such value."""
     return UNKNOWN if value is None or value.layout is None else value.layout

@@ -39,7 +39,9 @@ def needs_torch_alone(text: str) -> bool:
         match tree.body:
             case [ast.FunctionDef(name="forward", decorator_list=[], returns=None) as function]:
                 given = ast.unparse(function.args)
-                names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and _is_stored(part)}
+                names = {
+                    part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+                }
                 known = {*given.split(", ")[1:], *names} - {"torch", "slice"}
                 return _ARGUMENTS.fullmatch(given) is not None and all(_is_plain(part, known) for part in function.body)
             case _:
@@ -49,10 +51,6 @@ def needs_torch_alone(text: str) -> bool:
 
 
 _ARGUMENTS = re.compile(r"self(, [wx]\d+)*")
-
-
-def _is_stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
 
 
 def _is_plain(part: ast.AST, known: set[str]) -> bool:

@@ -41,7 +41,12 @@ def _explanation(
 ) -> str:
     """The rule that decided about a graph, in a sentence; ``count`` is how many convolutions this torch decides by."""
     plural = "" if count == 1 else "s"
-    which = _names(convolutions, deciding)
+    named = [
+        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
+        for c in convolutions
+        if c.node in deciding
+    ]
+    which = f" ({listing(named, 3)})" if named else ""
     texts = {
         "config-off": "layout_optimization is switched off for this compile",
         "forced": "force_layout_optimization is set, so Inductor asks no further",
@@ -83,15 +88,6 @@ def _explanation(
         "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
     }
     return texts.get(rule, "torch did not say how it decided")
-
-
-def _names(convolutions: tuple[Convolution, ...], deciding: tuple[str, ...]) -> str:
-    named = [
-        f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
-        for c in convolutions
-        if c.node in deciding
-    ]
-    return f" ({listing(named, 3)})" if named else ""
 
 
 def _flops_text(applied: bool, log: Sequence[str]) -> str:

@@ -234,6 +234,8 @@ def _primitive(fields: list[str]) -> Primitive | None:
     engine = rest.pop(0) if rest and is_engine(rest[0]) else "cpu"
     if len(rest) > 1 and _PROP_KIND.match(rest[1]):
         rest.insert(1, "")  # the first versions do not name the implementation
+    # Its start is printed in milliseconds of Unix time.
+    times = (float(item) for item in fields[1:at] if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item))
     seconds = _duration(rest[-1]) if len(rest) >= _FEWEST_FIELDS else None
     if seconds is None or not rest[-2]:
         return None
@@ -244,7 +246,7 @@ def _primitive(fields: list[str]) -> Primitive | None:
         descriptors=tuple(filter(None, map(_descriptor, rest[3].split()))),
         problem=rest[-2],
         seconds=seconds,
-        start_seconds=_timestamp(fields[1:at]),
+        start_seconds=next((time * _SECONDS_PER_MILLISECOND for time in times), None),
         engine=engine,
     )
 
@@ -261,12 +263,6 @@ def _duration(text: str) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < _LONGEST_SECONDS else None
-
-
-def _timestamp(fields: list[str]) -> float | None:
-    """Start of a primitive, printed in milliseconds of Unix time before the word ``primitive``."""
-    times = (float(item) for item in fields if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item))
-    return next((time * _SECONDS_PER_MILLISECOND for time in times), None)
 
 
 def _descriptor(text: str) -> MemoryDescriptor | None:

@@ -15,6 +15,7 @@ from layoutdoctor.examination.advice.dispatch import lines_by_shape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.diagnosis.answer import Recommendation, WithoutFreezing
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
@@ -161,17 +162,20 @@ def _how(policy: Policy, diagnoses: Sequence[Diagnosis]) -> str | None:
 
 def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
     """What a call runs in if its first choice cannot be one of several: the best that freezes nothing comes first."""
-    advice = diagnosis.recommendation
-    free = advice.without_freezing if advice is not None else None
+    free = [choice.configuration for choice in _choices(diagnosis)[1:] if choice.configuration is not None]
     certain = sorted((ratio for ratio in case.ratios if ratio.verdict == FASTER), key=lambda ratio: -ratio.median)
-    return [*([] if free is None else [free.configuration]), *(ratio.name for ratio in certain), policy.baseline]
+    return [*free, *(ratio.name for ratio in certain), policy.baseline]
 
 
 def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
     """The lines of a configuration that one of the diagnoses recommends."""
-    for diagnosis in diagnoses:
-        advice = diagnosis.recommendation
-        for choice in (advice, advice.without_freezing if advice is not None else None):
-            if choice is not None and choice.configuration == name and choice.how is not None:
-                return choice.how
-    return None
+    choices = (choice for diagnosis in diagnoses for choice in _choices(diagnosis))
+    return next((choice.how for choice in choices if choice.configuration == name and choice.how is not None), None)
+
+
+def _choices(diagnosis: Diagnosis) -> Sequence[Recommendation | WithoutFreezing]:
+    """The configurations that a diagnosis recommends: the first one, and the best that freezes nothing."""
+    advice = diagnosis.recommendation
+    if advice is None:
+        return ()
+    return (advice,) if advice.without_freezing is None else (advice, advice.without_freezing)

@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.buffers import (
 )
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
-from layoutdoctor.examination.layouts import layout_of
+from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
 
 if TYPE_CHECKING:
@@ -196,11 +196,9 @@ class _Buffers:
         self.read_by_convolutions = set(_reached(required, self._above))
         self.made_by_convolutions = set(_reached(convolutions, self._below))
         images = (buffer for buffer in flow.graph.buffers if self.is_contiguous(buffer.name))
-        results = ((flow.extern_node(self._call_of(buffer)), buffer.name) for buffer in images)
+        results = ((flow.extern_node(self._call_of(buffer)), buffer.name) for buffer in images if is_call(buffer))
         self.made_by_calls = {
-            node.name: name
-            for node, name in results
-            if node is not None and self.is_call(name) and not is_convolution(node.target)
+            node.name: name for node, name in results if node is not None and not is_convolution(node.target)
         }
 
     def _is_convolution(self, name: str) -> bool:
@@ -217,13 +215,11 @@ class _Buffers:
 
     def is_contiguous(self, name: str) -> bool:
         """Whether a buffer is contiguous and not channels-last as well, or an image flattened in contiguous order."""
-        return name in self._flattened or (
-            name in self.flow.buffers and is_only_contiguous(self.flow.buffers[name].layout)
-        )
+        return name in self._flattened or (name in self.flow.buffers and is_only_contiguous(self.flow.layout_of(name)))
 
     def _is_flattened(self, buffer: Buffer) -> bool:
         """Whether a buffer has a channels-last image's elements in contiguous order, as [N, C * H * W]."""
-        layout = layout_of(buffer)
+        layout = layout_or_unknown(buffer)
         if len(layout.shape) in CHANNELS_LAST_BY_RANK or "contiguous_format" not in layout.memory_formats:
             return False
         if buffer.is_extern:
@@ -296,7 +292,7 @@ class _Buffers:
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None:
             return None
-        returned = layout_of(buffer)
+        returned = layout_or_unknown(buffer)
         who = "it returns" if is_named else "the library returns" if buffer.is_extern else "Inductor writes"
         reason = f"it is given {_words(given)}; {who} its result in {_words(returned)}"
         if is_named and self.ways_out(name):
@@ -332,7 +328,7 @@ class _Nodes:
             above = next((self.region[name] for name in node.inputs if name in self.region), None)
             is_part = begins or above is not None or (turns and comes_back)
             if is_part and is_only_channels_last(node.layout):
-                self.region[node.name] = layout_of(node)
+                self.region[node.name] = layout_or_unknown(node)
             elif above is not None and (_is_split(node.layout) or _is_taken_apart(node)):
                 self.region[node.name] = above
             elif is_only_contiguous(node.layout) and (comes_back or (turns and first in self.region)):
@@ -342,7 +338,7 @@ class _Nodes:
         node = self.nodes.get(name)
         if node is None or node.op != "call_function" or name in self._turned:
             return False
-        layout = layout_of(node)
+        layout = layout_or_unknown(node)
         is_copied = len(layout.shape) > _MOST_DIMENSIONS and "contiguous_format" in layout.memory_formats
         return is_copied or is_only_contiguous(layout)
 
@@ -366,7 +362,7 @@ class _Nodes:
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
-        layout = layout_of(self.nodes.get(next(iter(self.followed(name)), "")))
+        layout = layout_or_unknown(self.nodes.get(next(iter(self.followed(name)), "")))
         return layout if CHANNELS_LAST_BY_RANK.get(len(layout.shape)) in layout.memory_formats else None
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker:
@@ -376,14 +372,14 @@ class _Nodes:
         last: str = next(one for one in densified(given).memory_formats if one != "contiguous_format")
         if dispatched_format(given.shape, given.stride) == "contiguous_format":
             last += " with strides that are taken for contiguous_format"
-        returned = layout_of(node)
+        returned = layout_or_unknown(node)
         reason = f"it is given {last}{beside}; {self.who} returns {_words(returned)}"
         return _breaker(node, given, returned, conversions, reason)
 
 
 def _is_taken_apart(node: FxNode) -> bool:
     """Whether a node is a view of more than 5 dimensions, not contiguous, as a pixel shuffle makes before it copies."""
-    layout = layout_of(node)
+    layout = layout_or_unknown(node)
     is_view = len(layout.shape) > _MOST_DIMENSIONS and base_name(node.target) in VIEWS
     return is_view and "contiguous_format" not in layout.memory_formats
 
@@ -409,7 +405,7 @@ def _going_on(graph: Graph) -> set[str]:
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
             continue
-        if len(layout_of(node).shape) in CHANNELS_LAST_BY_RANK or node.name in found:
+        if len(layout_or_unknown(node).shape) in CHANNELS_LAST_BY_RANK or node.name in found:
             found.update(node.inputs)
     return found
 

@@ -353,8 +353,10 @@ def _only_format(layout: Layout | None) -> str | None:
     return formats[0] if len(formats) == 1 else None
 
 
-def same_format(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have the same blocked format, a memory format in common, or equal dense layouts."""
+def same_format(one: Layout | None, other: Layout | None) -> bool:
+    """Whether two known layouts have the same blocked format, a memory format in common, or equal dense layouts."""
+    if one is None or other is None:
+        return False
     if one.is_blocked or other.is_blocked:
         return one.format == other.format
     first, second = densified(one), densified(other)

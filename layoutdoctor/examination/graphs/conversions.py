@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.operations import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import COPY, layouts_of_copy
-from layoutdoctor.examination.layouts import UNKNOWN, layout_of
+from layoutdoctor.examination.layouts import UNKNOWN, layout_or_unknown
 from layoutdoctor.examination.where import Where, where
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes, listing
@@ -142,7 +142,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout in which a buffer is written; None if there is none."""
     for node in flow.nodes_of(buffer):
-        before, after = layout_of(flow.argument(node)), layout_of(node)
+        before, after = layout_or_unknown(flow.argument(node)), layout_or_unknown(node)
         is_change = before.shape == after.shape and layout_change(before, after) != "none"
         is_target = after.shape == target.shape and layout_change(after, target) == "none"
         if is_user_call(node) and is_change and is_target:
@@ -388,7 +388,7 @@ def _port_and_kind(
     if not is_convolution(node.target):
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
         return port, "weight" if read and read[0].tensor == "weight" else made_here
-    of_its_sizes = {each.tensor for each in read if layout_of(each).shape == source.shape}
+    of_its_sizes = {each.tensor for each in read if layout_or_unknown(each).shape == source.shape}
     if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
     if is_result:
@@ -405,7 +405,7 @@ def _port_and_kind(
 
 def _fits(node: FxNode | None, layout: Layout | None) -> bool:
     """Whether a node's value is known to have these sizes and strides."""
-    own = layout_of(node)
+    own = layout_or_unknown(node)
     return layout is not None and own is not UNKNOWN and (own.shape, own.stride) == (layout.shape, layout.stride)
 
 

@@ -125,7 +125,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
         # ``source_node`` may be an operation that was fused into the call; the origins then name the call itself.
         is_own = buffer.source_node in buffer.origins
         names = (buffer.source_node, *buffer.origins) if is_own else (*buffer.origins, buffer.source_node)
-        node = next((by_name[name] for name in names if name is not None and name in by_name), None)
+        node = next((by_name[str(name)] for name in names if name in by_name), None)
         if node is not None and node.name not in found:  # a call that writes in place has several buffers
             called = buffer.kernel.removeprefix("torch.ops.")
             is_named = called == buffer.kernel or not is_convolution(called)

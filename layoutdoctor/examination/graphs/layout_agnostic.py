@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from layoutdoctor.diagnosis.graph import base_name as base_name
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.examination.layouts import layout_of
+from layoutdoctor.examination.layouts import layout_or_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,7 +131,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
         else:
             reads = reads[:1] if base_name(norm.target) in _EVERY_BATCH_NORM else []
         for read in reads:
-            layout = layout_of(read)
+            layout = layout_or_unknown(read)
             is_known = all(isinstance(step, int) for step in layout.stride or ("unknown",))
             is_image = len(layout.shape) in CHANNELS_LAST_BY_RANK
             if is_image and is_known and "contiguous_format" not in layout.memory_formats:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
-from layoutdoctor.examination.layouts import layout_of
+from layoutdoctor.examination.layouts import layout_or_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -99,4 +99,4 @@ def _product_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
 
 def _sizes(node: FxNode | None) -> tuple[int, ...]:
     """The sizes of a tensor, with 1 for each symbolic size."""
-    return tuple(size if isinstance(size, int) else 1 for size in layout_of(node).shape)
+    return tuple(size if isinstance(size, int) else 1 for size in layout_or_unknown(node).shape)

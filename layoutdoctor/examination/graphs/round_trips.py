@@ -22,7 +22,7 @@ from layoutdoctor.examination.graphs.buffers import Flow, Source, is_only_channe
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
-from layoutdoctor.examination.layouts import layout_of
+from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import distinct
 
@@ -60,10 +60,9 @@ class _Region:
             if source is not None and not any(same_format(source, known) for known in layouts):
                 layouts.append(source)
         for layout in layouts:
-            ours = {name: c for name, c in self.leaving.items() if c.source and same_format(c.source, layout)}
-            fits = [c.target is not None and same_format(c.target, layout) for _, c in self.entering]
-            reads = [entry for entry, is_own in zip(self.entering, fits, strict=True) if is_own]
-            others = {name for (name, _), is_own in zip(self.entering, fits, strict=True) if not is_own}
+            ours = {name: c for name, c in self.leaving.items() if same_format(c.source, layout)}
+            reads = [entry for entry in self.entering if same_format(entry[1].target, layout)]
+            others = {name for name, c in self.entering if not same_format(c.target, layout)}
             yield _Region(self.values, ours, reads, self.pinned | others, self.foreign | (self.leaving.keys() - ours))
 
     @property
@@ -253,7 +252,7 @@ class _Loops:
         layout = self.flow.layout_of(name)
         if layout is None:
             return True
-        if len(layout.shape) < len(layout_of(buffer).shape):
+        if len(layout.shape) < len(layout_or_unknown(buffer).shape):
             return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
         unread = Source(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
@@ -421,7 +420,7 @@ class _Operations:
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
         """Whether a value's layout matters: at least 4-D, and at least two dimensions but the batch larger than 1."""
-        shape = layout_of(node).shape
+        shape = layout_or_unknown(node).shape
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
     def _keeps_layout(self, node: FxNode) -> bool:
@@ -435,7 +434,7 @@ class _Operations:
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
         """Whether a tensor has no recorded layout, or is of rank 3, ``[C, H, W]``, and has a layout of its own."""
-        shape = layout_of(node).shape
+        shape = layout_or_unknown(node).shape
         if node is None or node.layout is None:
             return node is None or node.dtype is not None
         return len(shape) == 3 and sum(size != 1 for size in shape) > 1
@@ -518,12 +517,12 @@ def _of_either_way(
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
     """Whether the second conversion restores the format that the first read; only pool, pad and upsample may resize."""
-    if first.source is None or first.target is None or second.source is None or second.target is None:
-        return False
-    if not same_format(first.source, second.target) or not same_format(first.target, second.source):
+    between, read = first.target, second.source
+    if not same_format(first.source, second.target) or not same_format(between, read):
         return False
     names = " ".join(base_name(node.target) for node in way)
-    return first.target.shape == second.source.shape or any(word in names for word in ("pool", "pad", "upsample"))
+    is_one_size = between is not None and read is not None and between.shape == read.shape
+    return is_one_size or any(word in names for word in ("pool", "pad", "upsample"))
 
 
 def _node_pair(region: _Region, first: Conversion, second: Conversion, way: Sequence[FxNode]) -> RedundantPair:

@@ -21,6 +21,7 @@ from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
 from layoutdoctor.examination.kernels.operations import is_backward
+from layoutdoctor.examination.layouts import UNKNOWN, layout_or_unknown
 from layoutdoctor.examination.where import where
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
@@ -64,10 +65,10 @@ class GraphLayouts:
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
-        value = self._nodes.get(node.inputs[index])
-        if value is None or value.layout is None or len(shape) != len(stride):
+        value = layout_or_unknown(self._nodes.get(node.inputs[index]))
+        if value is UNKNOWN or len(shape) != len(stride):
             return None
-        known = value.layout.shape
+        known = value.shape
         if len(known) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(known, shape, strict=True)):
             return None
         return strided_layout(shape, stride)

@@ -283,8 +283,7 @@ class _Group:
     def _reading_direction(self) -> ConversionDirection:
         """The direction of this convolution's input conversions: a channels_last model may run a contiguous kernel."""
         first = next(iter(self.mains), 0)
-        reads = [known.direction for known in self.classes[:first] if known.is_conversion]
-        return reads[0] if reads else "to_channels_last"
+        return next((known.direction for known in self.classes[:first] if known.is_conversion), "to_channels_last")
 
     def _is_next_to(self, main: int, place: int) -> bool:
         """

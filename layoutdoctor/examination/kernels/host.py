@@ -115,8 +115,11 @@ def summarize_host(
     for primitive in unplaced:
         add_primitive(kernels, conversions, describe(primitive), None, base)
     kernels.sort(key=lambda kernel: kernel.start_seconds or 0.0)
-    unread = lost_count(trace) + (len(log.not_understood) if log is not None else 0)
-    sources: tuple[SourceKind, ...] = ("profiler", "onednn_log") if log is not None else ("profiler",)
+    unread = lost_count(trace)
+    sources: list[SourceKind] = ["profiler"]
+    if log is not None:
+        unread += len(log.not_understood)
+        sources.append("onednn_log")
     opaque = [kernel for kernel in kernels if kernel.library == "aten" and _OPAQUE.match(kernel.name)]
     if not opaque:
         return summarize(kernels, conversions, unread, sources, lacks)

@@ -293,7 +293,7 @@ def library_of(name: str) -> str | None:
 
 def is_fallback(kernel: Kernel) -> bool:
     """Whether a convolution runs in fallback code, which covers the cases that no faster code supports."""
-    return _FALLBACK.search(kernel.name) is not None or _FALLBACK.search(kernel.op or "") is not None
+    return any(map(_FALLBACK.search, (kernel.name, kernel.op or "")))
 
 
 def are_of_an_engine(names: Iterable[str | None]) -> bool:
@@ -314,7 +314,7 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
     if found is None:
         return None
     before, after = DTYPES.get(found["before"].strip()), DTYPES.get(found["after"].strip())
-    return (before, after) if before is not None and after is not None else None
+    return (before, after) if before and after else None
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)

@@ -114,7 +114,7 @@ def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
     for row, times in enumerate(_rows(own.name, own.start, own.duration, own.thread)):
         external, arguments = int(own.external[row]), int(own.arguments[row])
         shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
-        add(*times, shapes=shapes, strides=strides, external_id=external if external != NONE else None, row=row)
+        add(*times, shapes=shapes, strides=strides, external_id=None if external == NONE else external, row=row)
     found.sort(key=lambda item: item[:2])
     return nested(operation for _, _, operation in found)
 

@@ -81,7 +81,7 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
         if target.is_blocked:
             return "other" if source.is_blocked else "to_blocked"
         return "from_blocked"
-    if source.stride is None or target.stride is None:
+    if None in (source.stride, target.stride):
         return "other"
     before, after = stride_order_of(source), stride_order_of(target)
     if before is not None and before == after:
@@ -198,8 +198,8 @@ def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate
             main = primitives[position]
             roles = [role for role, (_, port) in _roles(main).items() if port.startswith(wanted)]
             found += [(position, role) for role in roles if _fits(primitives[index], main, role, side)]
-    if before is not None and after is not None and len({position for position, _ in found}) > 1:
-        side_of = {"from_blocked": before, "to_blocked": after}  # torch's own tensors are strided
+    if len({position for position, _ in found}) > 1:
+        side_of: dict[str, int | None] = {"from_blocked": before, "to_blocked": after}  # torch's tensors are strided
         only = side_of.get(describe(primitives[index]).direction)
         found = [item for item in found if only in (None, item[0])]
     return tuple(found)

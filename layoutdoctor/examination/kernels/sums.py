@@ -24,7 +24,7 @@ def summarize(
     kernels: Sequence[Kernel],
     conversions: Sequence[Conversion],
     not_understood: int,
-    sources: tuple[SourceKind, ...],
+    sources: Sequence[SourceKind],
     lacks: Sequence[Lack],
 ) -> KernelSummary:
     """
@@ -47,6 +47,6 @@ def summarize(
         conversions=tuple(conversions),
         not_understood_count=not_understood,
         kernels=tuple(kernels),
-        sources=sources,
+        sources=tuple(sources),
         lacks=tuple(lacks),
     )

@@ -40,7 +40,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         if not of_operations or (row.nanoseconds and moves_elements(row.name))
     ]
     conversions = [_conversion(number, row) for number, row in enumerate(rows)]
-    converts = [conversion is not None and conversion.direction != "none" for conversion in conversions]
+    converts = [bool(conversion and conversion.direction != "none") for conversion in conversions]
     copies = next((name for name in _COPIES if any(row.name == name for row in rows)), None)
     unclear = [row.name if row.name == copies or kernel_class(row.name).role in _UNCLEAR else None for row in rows]
     work = [None if name else work_of(row.name) for row, name in zip(rows, unclear, strict=True)]
@@ -73,7 +73,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
         conversion_count=conversion_count,
         conversion_seconds=conversion_seconds,
         share=min(1.0, conversion_seconds / seconds) if seconds else None,
-        conversions=tuple(conversion for conversion in conversions if conversion is not None),
+        conversions=tuple(filter(None, conversions)),
         not_understood_count=lost_count(table),
         undecided_count=undecided_count + sum(total.count for total in copied),
         undecided_seconds=undecided_seconds + sum(total.seconds for total in copied),
@@ -120,7 +120,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
     of_weights = _REORDERS_WEIGHTS.fullmatch(row.name) is not None
     if not of_weights and own.role not in ("conversion", "padding"):
         return None
-    dtypes = dtypes_of(row.name)
+    dtype, target_dtype = dtypes_of(row.name) or (None, None)
     return Conversion(
         id=f"conversion {number}",
         owner="library",
@@ -132,8 +132,8 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
         tensor="weight" if of_weights else "unknown",
         seconds=row.nanoseconds / NANOSECONDS_PER_SECOND,
         bytes_moved=None,
-        dtype=dtypes[0] if dtypes else None,
-        target_dtype=dtypes[1] if dtypes and dtypes[1] != dtypes[0] else None,
+        dtype=dtype,
+        target_dtype=None if target_dtype == dtype else target_dtype,
         seconds_source="measured",
         count=row.count,
     )
