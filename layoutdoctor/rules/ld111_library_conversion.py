@@ -206,7 +206,7 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
 
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
     """Dimensions of the converted tensors, by their shapes, else by the names of the convolutions that were called."""
-    ranks = {len(c.source.shape) for c in conversions if c.source is not None}
+    ranks = {c.rank for c in conversions if c.rank is not None}
     if ranks or trial.kernels is None:
         return ranks
     called = {op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
