@@ -269,7 +269,7 @@ def diagnose_calls(
 
     def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
         if arguments.format != "json":
-            several.print_table(found, plan.conclusion)
+            several.print_found(found, plan.conclusion)
         done = zip(found.values(), weights, strict=True)
         measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
         try:
@@ -277,7 +277,7 @@ def diagnose_calls(
         except UsageError as error:  # such as of a model without a convolution, which has no times
             say(f"no policy: {error}")
             if arguments.format == "json":
-                several.print_table(found, plan.conclusion)
+                several.print_found(found, plan.conclusion)
             return
         publish(plan.conclusion.for_others(policy), plan.conclusion.outputs, arguments.format, render_policy)
 

@@ -28,12 +28,14 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from layoutdoctor.privacy.scrubbing import AnyRecord
     from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.reports.sections.rows import Table
     from layoutdoctor.reports.text import LineRole
 
     InputFile = str | Path | None
     Annotate = Callable[[Diagnosis, Path], None]
 
 ANNOTATED = "annotated trace"
+_TABLE_WIDTH = 120
 _STYLES: Mapping[LineRole, str] = {
     "title": "dim",
     "claim": "bold",
@@ -310,6 +312,18 @@ def publish(
         say_what_was_written([output.path for output in outputs])
     finally:
         print_text(render(shown, report_format, terminal_width()))
+
+
+def print_table(table: Table, report_format: str) -> None:
+    """One table to standard output, as text or Markdown."""
+    if report_format == "markdown":
+        from layoutdoctor.reports.markdown import table_of  # late: text needs none of it
+
+        print_text(table_of(table) + "\n")
+        return
+    from layoutdoctor.reports.text import plain_table
+
+    print_text(plain_table(table, terminal_width() or _TABLE_WIDTH) + "\n")
 
 
 def say_what_was_written(paths: Sequence[Path]) -> None:

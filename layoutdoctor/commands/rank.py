@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from layoutdoctor.commands.output import for_others
-from layoutdoctor.commands.streams import print_text, terminal_width
-from layoutdoctor.diagnosis import Account, Diagnosis
+from layoutdoctor.commands.output import for_others, print_table
+from layoutdoctor.commands.streams import print_text
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import load, to_json
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.account import account_of_convolutions
@@ -45,7 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
             f"cannot rank the convolutions of {of!r} against {against!r}: expected two configurations that were "
             "measured, with times of their kernels; name others with --of and --against"
         )
-    print_text(to_json(account).decode() + "\n" if arguments.format == "json" else _table(account, arguments.format))
+    if arguments.format == "json":
+        print_text(to_json(account).decode() + "\n")
+        return 0
+    from layoutdoctor.reports.sections.account import table_of_convolutions  # late: JSON needs none of it
+
+    table = table_of_convolutions(account).first(_MOST_ROWS)
+    print_table(table, arguments.format)
+    if table.left_out and arguments.format == "text":
+        print_text(f"and {table.left_out} more: --format json has all\n")
     return 0
 
 
@@ -55,15 +63,3 @@ def _candidates(diagnosis: Diagnosis) -> Iterator[str]:
         yield diagnosis.recommended_name
     yield from sorted(diagnosis.ratios, key=lambda name: -diagnosis.ratios[name].median)
     yield from (trial.name for trial in diagnosis.trials)
-
-
-def _table(account: Account, report_format: str) -> str:
-    from layoutdoctor.reports.markdown import table_of
-    from layoutdoctor.reports.sections.account import table_of_convolutions
-    from layoutdoctor.reports.text import plain_table
-
-    table = table_of_convolutions(account).first(_MOST_ROWS)
-    if report_format == "markdown":
-        return table_of(table) + "\n"
-    more = f"and {table.left_out} more: --format json has all\n" if table.left_out else ""
-    return f"{plain_table(table, terminal_width() or 120)}\n{more}"

@@ -18,10 +18,10 @@ from layoutdoctor.commands.diagnose import (
     diagnose_calls,
     prepare_diagnosis,
 )
-from layoutdoctor.commands.output import for_others, whole_number
+from layoutdoctor.commands.output import for_others, print_table, whole_number
 from layoutdoctor.commands.show import status_of_run
 from layoutdoctor.commands.signals import Interrupted
-from layoutdoctor.commands.streams import print_text, say, terminal_width
+from layoutdoctor.commands.streams import say
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.files.writing import opened
@@ -167,15 +167,13 @@ def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -
             "name one, such as --module pipe.vae.decoder"
         )
     from layoutdoctor.reports.sections.rows import Table, TableRow  # late: mostly nothing is listed
-    from layoutdoctor.reports.text import plain_table
 
     names = for_others(tuple(one.name for one in modules), redact_names=redact)
     rows = tuple(
         TableRow((clean_name(name), str(one.convolution_count), str(one.call_count), f"{100 * one.share:.0f} %"))
         for name, one in zip(names, modules, strict=True)
     )
-    table = Table(("module", "convolutions", "calls", "share of the time"), rows)
-    print_text(plain_table(table, terminal_width() or 100) + "\n")
+    print_table(Table(("module", "convolutions", "calls", "share of the time"), rows), "text")
     return UsageError(f"cannot diagnose {name} without --module: name one of these, such as --module {modules[0].name}")
 
 

@@ -19,8 +19,9 @@ from layoutdoctor.commands.conclusion import (
     status_of,
     worst_of,
 )
+from layoutdoctor.commands.output import print_table
 from layoutdoctor.commands.signals import Interrupted
-from layoutdoctor.commands.streams import logger, print_text, say, terminal_width
+from layoutdoctor.commands.streams import logger, say
 from layoutdoctor.diagnosis import Diagnosis, Failure
 from layoutdoctor.diagnosis.saved import to_json
 from layoutdoctor.errors import LayoutDoctorError, UsageError, first_line
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from layoutdoctor.commands.conclusion import Conclusion
     from layoutdoctor.workers.messages import Request
 
-_WIDTH = 120
 _MOST_CALLS = 64
 _FILES_OF_ONE = ("package", "save_traces", "save_recordings", "write_accepted")
 _OF_ONE = ("output", "input", "module", "config", *_FILES_OF_ONE)
@@ -153,12 +153,12 @@ def diagnose_several(
     except Interrupted as stop:
         advice = "" if arguments.resume else "; --resume DIR would keep them"
         say(f"interrupted; {len(found)} of {len(requests)} are done{advice}")
-        print_table(found, conclusion)
+        print_found(found, conclusion)
         return stop.exit_status
     finally:
         close_kept_launcher()
     if conclude is None:
-        print_table(found, conclusion)
+        print_found(found, conclusion)
     else:
         conclude(found)
     return worst_of(statuses)
@@ -172,7 +172,7 @@ def _row_in_short(target: str, found: Diagnosis | Failure, conclusion: Conclusio
     return f"{row.cells[0]}: {row.clause or ', '.join(cell for cell in row.cells[1:4] if cell != '-')}"
 
 
-def print_table(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
+def print_found(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
     """The table of all targets to standard output; as JSON the diagnoses themselves."""
     from layoutdoctor.reports.sections.view import build_table_of_models
 
@@ -183,14 +183,5 @@ def print_table(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion
             for target, one in shown.items()
         )
         return
-    table = build_table_of_models(
-        {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
-    )
-    if conclusion.report_format == "markdown":
-        from layoutdoctor.reports.markdown import table_of
-
-        print_text(table_of(table) + "\n")
-        return
-    from layoutdoctor.reports.text import plain_table
-
-    print_text(plain_table(table, terminal_width() or _WIDTH) + "\n")
+    table = {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
+    print_table(build_table_of_models(table), conclusion.report_format)

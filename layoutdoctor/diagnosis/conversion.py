@@ -86,6 +86,11 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     exposed_seconds: Seconds | None = None
     step: str | None = None
 
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions of what it reads; None if not recorded."""
+        return len(self.source.shape) if self.source is not None else None
+
 
 class RedundantPair(Record, frozen=True, kw_only=True):
     """

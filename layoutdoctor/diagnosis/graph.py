@@ -42,6 +42,11 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     is_transposed: bool | None = None
     is_backward: bool = False
 
+    @property
+    def tensor_rank(self) -> int | None:
+        """The number of dimensions of its tensors; None if not recorded."""
+        return None if self.rank is None else self.rank + 2
+
 
 class Decision(Record, frozen=True, kw_only=True):
     """

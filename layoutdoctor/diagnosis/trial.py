@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis.conversion import RedundantPair
-from layoutdoctor.diagnosis.graph import Decision, Graph
+from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph
 from layoutdoctor.diagnosis.kernel import NO_KERNELS, KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout
@@ -184,6 +184,11 @@ class Observed(Record, frozen=True, kw_only=True):
     def decisions(self) -> tuple[Decision, ...]:
         """The decision cards of its graphs."""
         return tuple(graph.decision for graph in self.graphs if graph.decision is not None)
+
+    @property
+    def convolutions(self) -> tuple[Convolution, ...]:
+        """The convolutions on the decision cards of its graphs."""
+        return tuple(convolution for card in self.decisions for convolution in card.convolutions)
 
     @property
     def is_right(self) -> bool:

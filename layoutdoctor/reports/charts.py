@@ -39,6 +39,7 @@ _NANOSECONDS = 1e9
 Drawn = dict[str, Any]
 """A part of a chart, as the page's script reads it."""
 Format = Literal["channels_last", "contiguous", "blocked", "unknown"]
+_MADE: dict[str, Format] = {"to_channels_last": "channels_last", "to_contiguous": "contiguous", "to_blocked": "blocked"}
 
 
 def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
@@ -113,7 +114,8 @@ def _timeline(trial: Trial) -> Drawn | None:
             {
                 "start": starts[place[pair.first]],
                 "end": starts[place[pair.second]] + lengths[place[pair.second]],
-                "text": _describe_pair(pair),
+                "text": f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}"
+                + phrase(", {}", pair.seconds, format_seconds),
             }
             for pair in drawn
         ],
@@ -159,11 +161,6 @@ def _describe(conversion: Conversion) -> str:
     place = place_of(conversion.location, conversion.module) or clean_name(conversion.op or "")
     what = f"{direction_words(conversion)}, {conversion.tensor}"
     return joined((clean_name(conversion.id), what, time, place), " · ")
-
-
-def _describe_pair(pair: RedundantPair) -> str:
-    cost = phrase(", {}", pair.seconds, format_seconds)
-    return f"round trip: {clean_name(pair.first)} and {clean_name(pair.second)}{cost}"
 
 
 # ---------------------------------------------------------------------------------------------- flows
@@ -231,7 +228,8 @@ def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
     alike: dict[tuple[object, ...], list[RedundantPair]] = {}
     for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
         if {pair.first, pair.second} <= conversions.keys():
-            alike.setdefault(_pattern(pair), []).append(pair)
+            operations = tuple(dict.fromkeys(base_name(name) for name in pair.between))  # repeated ones count once
+            alike.setdefault((pair.kind, operations, len(pair.also)), []).append(pair)
     for pair, *others in alike.values():
         first, second = conversions[pair.first], conversions[pair.second]
         between = list(_between(pair))
@@ -252,11 +250,6 @@ def _of_conversion(trial: Trial) -> Iterator[Flow]:
         reader = _reader(worst) if worst.required_by or not is_of_output else ()
         boxes = (*_maker(worst), _box(worst), *reader)
         yield Flow("Layout conversion", shown_name(trial.name), about, boxes)
-
-
-def _pattern(pair: RedundantPair) -> tuple[object, ...]:
-    """Equal for round trips that look alike: with the same operations between them, repeated ones counted once."""
-    return (pair.kind, tuple(dict.fromkeys(base_name(name) for name in pair.between)), len(pair.also))
 
 
 def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
@@ -290,16 +283,11 @@ def _box(conversion: Conversion) -> Box:
     return Box(
         clean(change, 120),
         detail=joined((clean_name(conversion.id), tensor, owner, count), ", "),
-        memory_format=format_of(conversion.target) if conversion.target else _format_of_direction(conversion),
+        memory_format=format_of(conversion.target) if conversion.target else _MADE.get(conversion.direction, "unknown"),
         layout=_layout_text(conversion.target),
         time=phrase("{}", conversion.seconds, format_seconds),
         is_conversion=True,
     )
-
-
-def _format_of_direction(conversion: Conversion) -> Format:
-    formats: tuple[Format, ...] = ("channels_last", "contiguous", "blocked")
-    return next((name for name in formats if conversion.direction == f"to_{name}"), "unknown")
 
 
 def format_of(layout: Layout | None) -> Format:

@@ -93,9 +93,10 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterat
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
-    yield (
-        "\n".join(line for entry in view.findings for line in (_finding(entry), *map(_other, entry.others))) or "None."
+    findings = (
+        "\n".join((_finding(one), *(f"  - also {escape(text)}" for text in one.others))) for one in view.findings
     )
+    yield "\n".join(findings) or "None."
     if reproducer.is_runnable:
         yield from (text for _, text in _reproducer(reproducer, None))
     yield "### Tables"
@@ -134,10 +135,6 @@ def _finding(entry: FindingEntry) -> str:
     if entry.suggestion:
         lines.append(f"  - to do: {escape(entry.suggestion)}")
     return "\n".join(lines)
-
-
-def _other(text: str) -> str:
-    return f"  - also {escape(text)}"
 
 
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.reports.sections.wording import clean_log, clean_name
 from layoutdoctor.units import format_ratio, format_seconds
+from layoutdoctor.words import phrase
 
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
 """Names of the kernels that only change a layout, in the libraries of NVIDIA and AMD."""
@@ -171,7 +172,7 @@ def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
 
 def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Trial) -> bool:
     """Whether the script shows a finding, by values or by times and conversions; LD4xx are about measuring."""
-    trial = diagnosis.measured_trial(finding.configuration) if finding.configuration is not None else first
+    trial = first if finding.configuration is None else diagnosis.measured_trial(finding.configuration)
     is_one = trial is not None and trial.name in (first.name, second.name)
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")
 
@@ -227,8 +228,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     subject = diagnosis.subject
     step = "forward and backward" if subject.mode == "training" else "inference"
     versions = f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}"
-    if diagnosis.environment.torch is not None:
-        versions += f" with torch {clean_name(diagnosis.environment.torch)}"
+    versions += phrase(" with torch {}", diagnosis.environment.torch, clean_name)
     times = [
         f"{clean_name(trial.name)} {format_seconds(trial.seconds)}" for trial in sides if trial.seconds is not None
     ]
@@ -236,8 +236,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     head = [
         f"{title}.",
         f"{_origin(model)}; {step} on a {'CPU' if subject.device == 'cpu' else 'GPU'}.",
-        f"Recorded by {versions}: {', '.join(times) or 'no times'}"
-        f"{'' if ratio is None else f'; {format_ratio(ratio)} as fast'}.",
+        f"Recorded by {versions}: {', '.join(times) or 'no times'}{phrase('; {} as fast', ratio, format_ratio)}.",
     ]
     if _has_wrong_values(diagnosis):
         return [*head, "Compares outputs and gradients with those of eager mode, and exits 1 if they do not differ."]
@@ -287,6 +286,6 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:
     """How many times faster the second one was; None if they were not compared, or the ratio is inconclusive."""
     ratio = diagnosis.ratios.get(second.name)
-    if ratio is None or first.name != diagnosis.baseline_name:
+    if ratio is None or first.name != diagnosis.baseline_name or ratio.verdict == INCONCLUSIVE:
         return None
-    return ratio.median if ratio.verdict != INCONCLUSIVE and 0 < ratio.median < math.inf else None
+    return ratio.median if 0 < ratio.median < math.inf else None

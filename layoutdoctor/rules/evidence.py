@@ -215,7 +215,7 @@ def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
 
     The weight of a grouped convolution may have its groups as a dimension of its own: oneDNN's problems say more then.
     """
-    shapes = [(c.tensor, len(c.source.shape)) for c in conversions if c.source is not None]
+    shapes = [(c.tensor, c.rank) for c in conversions if c.rank is not None]
     of_problems = ranks_of_problems(trial.kernel_summary.kernels)
     if not of_problems:
         return {rank for _, rank in shapes}
@@ -224,17 +224,18 @@ def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
     """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
-    ranks = {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
-    ranks |= ranks_of(trial, converted)
-    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
+    return _formats((*(c.tensor_rank for c in trial.convolutions), *ranks_of(trial, converted)))
 
 
 def formats_in_use(trial: Trial) -> set[MemoryFormat]:
     """The channels-last formats of the results of convolutions, by rank; empty if no convolution was recorded."""
     results = (node.layout for graph in trial.graphs for node in graph.nodes if runs_convolution(node))
-    ranks = {len(layout.shape) for layout in results if layout is not None}
-    ranks |= {c.rank + 2 for c in convolutions_of(trial.graphs) if c.rank is not None}
-    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks & CHANNELS_LAST_BY_RANK.keys()}
+    ranks = (len(layout.shape) for layout in results if layout is not None)
+    return _formats((*ranks, *(c.tensor_rank for c in trial.convolutions)))
+
+
+def _formats(ranks: Iterable[int | None]) -> set[MemoryFormat]:
+    return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
 
 
 def runs_convolution(node: FxNode) -> bool:

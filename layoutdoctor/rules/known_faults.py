@@ -143,7 +143,7 @@ _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsa
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
     main = evidence.main_trial(diagnosis)
-    if main is None or not any(card.applied for card in evidence.cards_of(main.graphs)):
+    if main is None or not any(card.applied for card in main.decisions):
         return
     for _, graph, node in _nodes(diagnosis):
         if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
@@ -264,7 +264,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A training step of a compiled model with convolutions, layout optimization applied."""
     for trial in evidence.own_trials(diagnosis) if diagnosis.subject.mode == "training" else ():
-        for card in evidence.cards_of(trial.graphs):
+        for card in trial.decisions:
             if card.applied and card.convolution_count:
                 count = count_of(card.convolution_count, "convolution")
                 yield Sighting(f"layout optimization applied for {count}", trial.name)
@@ -345,7 +345,7 @@ _CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolut
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
     for trial in evidence.own_trials(diagnosis):
-        shapes = [c.weight_shape for c in evidence.convolutions_of(trial.graphs)]
+        shapes = [c.weight_shape for c in trial.convolutions]
         name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
         if name is not None and not (shapes and all(shape and {*shape[2:]} <= {1} for shape in shapes)):
             yield Sighting(f"{name} ran", trial.name)

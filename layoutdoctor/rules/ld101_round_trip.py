@@ -21,6 +21,7 @@ from layoutdoctor.words import (
     layout_words,
     listing,
     op_words,
+    phrase,
 )
 
 # The first conversion goes out of the layout that the library computes in, or into it.
@@ -98,8 +99,7 @@ class _Facts:
             return None
         there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
         formats = distinct(layout_words(conversion.source) for conversion in there)
-        rest = [op_words(op) for op in pair.between if op != cat]
-        through = f" with {listing(rest)}" if rest else ""
+        through = phrase(" with {}", [op_words(op) for op in pair.between if op != cat], listing)
         nodes = self.nodes.get(pair.graph or second.graph or "", {})
         readers = [*second.required_by, *([second.node] if second.node is not None else [])]
         is_read = any(evidence.runs_convolution_named(reader, nodes) for reader in readers)

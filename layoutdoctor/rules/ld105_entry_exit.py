@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, unless_refuted
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import count_of, distinct, joined
+from layoutdoctor.words import count_of, distinct, joined, phrase
 
 
 def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def _count_words(found: Sequence[Conversion], role: str) -> str:
     """``"1 conversion"``, ``"2 conversions (1 fused)"``, ``"none"``."""
     written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
     fused = sum(c.fused for c in written)
-    remark = "" if not fused else " (fused)" if fused == len(written) else f" ({fused} fused)"
+    remark = " (fused)" if fused == len(written) else phrase(" ({} fused)", fused or None)
     return f"{count_of(len(written), 'conversion')}{remark}" if written else "none"
 
 

@@ -25,6 +25,7 @@ from layoutdoctor.words import (
     joined,
     listing,
     op_words,
+    phrase,
     plural,
 )
 
@@ -155,7 +156,7 @@ def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Con
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
         count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
         named += [f"{count} in {rule.code}"] if count else []
-    return f" (also {listing(named)})" if named else ""
+    return phrase(" (also {})", named, listing)
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:

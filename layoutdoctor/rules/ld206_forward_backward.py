@@ -19,7 +19,7 @@ from layoutdoctor.rules.advice import (
 )
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
-from layoutdoctor.words import count_of, joined, speed_words
+from layoutdoctor.words import count_of, joined, phrase, speed_words
 
 # A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision. The one
 # of a transposed convolution comes with its first dimensions exchanged, and nothing shows which tensor it is.
@@ -101,7 +101,7 @@ def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conv
         return f"{start}; no conversion of an activation or gradient seen to follow"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     fused = sum(c.fused for c in written)
-    by = f"{wording.owner_words(written)}{f' ({fused} fused)' if fused else ''}"
+    by = f"{wording.owner_words(written)}{phrase(' ({} fused)', fused or None)}"
     words = f"{count_of(len(written), 'tensor')} converted {by}"
     cost = wording.cost_words(trial, seconds, wording.estimate_words(c for c in conversions if not c.fused))
     moved = wording.moved_words(sum_of_known(conversion.bytes_moved for conversion in conversions))

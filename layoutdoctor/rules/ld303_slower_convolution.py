@@ -48,7 +48,7 @@ class _Convolutions:
     def groups(self) -> int:
         """By oneDNN's problem text, else by the card of the graph."""
         match = _GROUPS.search(self.kernels[0].problem or "")
-        known = [c.groups or 1 for c in evidence.convolutions_of(self.trial.graphs) if c.module in self.modules]
+        known = [c.groups or 1 for c in self.trial.convolutions if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
 
     def words(self) -> str:
@@ -111,7 +111,7 @@ def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
     """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
 
     def grouped_in_channels_last(trial: Trial) -> list[Convolution]:
-        return [c for c in evidence.convolutions_of(trial.graphs) if c.class_ == "grouped" and c.channels_last]
+        return [c for c in trial.convolutions if c.class_ == "grouped" and c.channels_last]
 
     static = (trial for trial in evidence.own_trials(diagnosis) if trial.is_static)
     for trial, grouped in evidence.first_showing(static, grouped_in_channels_last):

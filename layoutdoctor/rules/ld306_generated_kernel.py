@@ -49,17 +49,17 @@ def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     for account in diagnosis.accounts:
         slower = diagnosis.find_trial(account.slower)
         known = {one.kernel for one in _assignments(slower)} if assigning and slower is not None else set()
-        large = large_rows(diagnosis, account)
-        rows = [row for row in large if row.slower_kernels not in seen and _is_slower_kernel(row)]
-        rows = [row for row in rows if known.isdisjoint(row.slower_kernels)]
+        rows = [
+            row
+            for row in large_rows(diagnosis, account)
+            if row.kind == "generated_kernel"
+            and (row.slower_seconds or 0.0) >= _SLOWER_KERNEL * (row.faster_seconds or 0.0) > 0
+            and row.slower_kernels not in seen
+            and known.isdisjoint(row.slower_kernels)
+        ]
         seen.update(row.slower_kernels for row in rows)
         if rows:
             yield _kernel_finding(diagnosis, account, sorted(rows, key=lambda row: -row.seconds))
-
-
-def _is_slower_kernel(row: AccountRow) -> bool:
-    slower, faster = row.slower_seconds or 0.0, row.faster_seconds or 0.0
-    return row.kind == "generated_kernel" and slower >= _SLOWER_KERNEL * faster > 0
 
 
 def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Finding:

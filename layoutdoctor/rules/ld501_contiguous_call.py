@@ -49,8 +49,7 @@ def _user_conversions(trial: Trial) -> list[Conversion]:
         for conversion in all_conversions_of(trial)
         if conversion.owner == "user"
         and conversion.direction != "to_channels_last"
-        and conversion.source is not None
-        and len(conversion.source.shape) in CHANNELS_LAST_BY_RANK
+        and conversion.rank in CHANNELS_LAST_BY_RANK
         and (not evidence.is_trace(trial) or is_call_out_of_channels_last(conversion))
     ]
 
@@ -93,7 +92,7 @@ def _finding_about_call(
     elif not _leaves_channels_last(conversions):
         suggestion = "delete the call where the operation behind it takes a strided tensor, and measure again"
     else:
-        wanted = wording.channels_last_words([len(worst.source.shape)] if worst.source is not None else ())
+        wanted = wording.channels_last_words([worst.rank])
         instead = f"{_call_words(trial, worst).partition('(')[0]}(memory_format={wanted})"
         suggestion = f"delete the call, or write {instead}"
         if any(conversion.role == "exit" for conversion in conversions):

@@ -81,7 +81,7 @@ def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
     """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
     off = diagnosis.measured_trial(_OFF)
-    applied = any(card.applied for card in evidence.cards_of(trial.graphs))
+    applied = any(card.applied for card in trial.decisions)
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:
         return ""
     return f"; not in {shown(_OFF)}"

@@ -127,7 +127,7 @@ def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection 
     return max(weights, key=lambda direction: weights[direction], default=None)
 
 
-def channels_last_words(ranks: Iterable[int]) -> str:
+def channels_last_words(ranks: Iterable[int | None]) -> str:
     """The channels-last format of tensors of some ranks, as torch calls it; ``channels_last`` if ranks differ."""
     known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
     return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
@@ -137,7 +137,7 @@ def wanted_format(conversions: Sequence[Conversion]) -> str:
     """The memory format that most time goes into making, as torch calls it."""
     if dearest_direction(conversions) == "to_contiguous":
         return "torch.contiguous_format"
-    return channels_last_words(len(c.source.shape) for c in conversions if c.source is not None)
+    return channels_last_words(c.rank for c in conversions)
 
 
 def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
