@@ -190,6 +190,9 @@ def to_json(record: Record) -> bytes:
     return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text).encode() + b"\n"
 
 
+_MOST_DIGITS = 9  # of a version that an error prints
+
+
 class _Head(msgspec.Struct):
     """The fields that say whether it is a diagnosis that can be read; a comparison has a kind."""
 
@@ -219,8 +222,10 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(f"cannot read {name}: {why}") from error
     if head.schema_version != SCHEMA_VERSION:
         is_newer = head.schema_version > SCHEMA_VERSION
+        digits = str(head.schema_version)
+        version = digits if len(digits) <= _MOST_DIGITS else f"{digits[:_MOST_DIGITS]}..."
         raise RecordError(
-            f"cannot read {name}: it has schema_version {head.schema_version}, expected {SCHEMA_VERSION}; "
+            f"cannot read {name}: it has schema_version {version}, expected {SCHEMA_VERSION}; "
             f"{'update layoutdoctor, or ' if is_newer else ''}read it with the layoutdoctor version that wrote it"
         )
     if head.kind.endswith("comparison"):

@@ -45,8 +45,17 @@ def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """The conversions that change a layout, without those fused into a kernel that computes as well."""
-    return tuple(conversion for conversion in all_conversions_of(trial) if not conversion.fused)
+    """The conversions of a call that change a layout, without those fused into a kernel that computes as well."""
+    replaced = _replaced_conversions(trial)
+    return tuple(c for c in all_conversions_of(trial) if not c.fused and c.id not in replaced)
+
+
+def _replaced_conversions(trial: Trial) -> set[str]:
+    """The conversions in graphs that a later compile of the same code replaced: no kernel of them ran in the call."""
+    ran = {kernel.graph for kernel in (trial.kernels.kernels if trial.kernels is not None else ())} - {None}
+    if not trial.recompile_count or not ran:
+        return set()
+    return {c.id for graph in trial.graphs if graph.name not in ran for c in graph.conversions}
 
 
 def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:

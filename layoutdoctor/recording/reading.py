@@ -335,7 +335,7 @@ _TEXTS = (
     ),
     (
         r".*\bName\s+Self CPU",
-        "a table of torch.profiler whose lines were broken",
+        "a table of torch.profiler whose lines were broken or cut",
         "write it into a file: print(table, file=open('table.txt', 'w'))",
     ),
     (

@@ -48,6 +48,7 @@ _COLUMN = (
 _SQUEEZED = re.compile(rf"(?:{_COLUMN}\s+)+{_COLUMN}\s*$")
 """Titles with single blanks between them, as a web page shows text that was not set as code."""
 _COLUMNS = re.compile(_COLUMN)
+_COLORS = re.compile(r"\x1b\[[\d;]{0,20}m")
 _DOTS = re.compile(r"(?=.*(?:\.\.|[\u2026\u22ee]))[\s|,;.\u2026\u22ee\[\]]+$|\s*<snip>\s*$")
 """A line for rows that somebody left out."""
 _LONGEST_HEADING = 60
@@ -160,7 +161,7 @@ def _tables(lines: Iterable[str]) -> Iterator[Table]:
     last: Table | None = None
     was_blank, above = False, ""
     for raw in lines:
-        line = _QUOTED.sub("", raw)
+        line = _QUOTED.sub("", _COLORS.sub("", raw))
         is_rule, is_framed = _is_rule(line), not line.strip(" +-|:=")
         is_blank = not line.strip() or line.lstrip().startswith(("```", "~~~"))
         begun = None if is_rule or is_framed or is_blank else _table_at(line)
@@ -207,7 +208,10 @@ def _after(line: str, table: Table) -> Table | None:
     is_other = _are_titles(cells) or (table.separator in ",;" and len(cells) == 1)
     if is_other and not any(map(is_number, cells)):
         return None
-    if not ("source location" in table.titles and len(GAP.split(line.strip())) == 1):
+    is_stack = "source location" in table.titles and len(GAP.split(line.strip())) == 1
+    numbers = [word for word in line.split() if is_number(word.rstrip(","))]
+    is_printed = table.separator == " " and len(numbers) < _LEAST_NUMBERS
+    if not (is_stack or is_printed):
         table.unread(line)
     return table
 
@@ -227,6 +231,7 @@ def _table_at(line: str) -> Table | None:
     return _table_of(titles, " ", offset) or _table_of(cells_in(line, " "), " ")
 
 
+_LEAST_NUMBERS = 3  # of a row; a line with less is what a program printed in between
 _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
 _SAME_TITLES = {"number of calls": "# of calls", "calls": "# of calls"}
 

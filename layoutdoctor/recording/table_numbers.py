@@ -22,7 +22,8 @@ _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_
 """Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _LARGEST = 1 << 62
-_MARKS = str.maketrans({"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2019": "'", "\u2212": "-"})
+_MARKS = str.maketrans({**dict.fromkeys("\u00a0\u2009\u202f\ufffd", " "), "\u2019": "'", "\u2212": "-"})
+"""A mark that is no UTF-8 is a no-break space in an encoding of Windows."""
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ _GRIDS = tuple((f"grd{axis}", f"grid_size_{axis}") for axis in "xyz")
 _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 """Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
 GAP = re.compile(r"\t|\s{2,}")
+_ROW_NUMBER = re.compile(r"^\s*\d+\s+")
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
 TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
 """Copies and fills, which are among the kernels in some of the tables."""
@@ -179,6 +180,8 @@ class Table:
         if self.spans and not any(line[end:after].strip() for (_, end), (after, _) in pairwise(self.spans)):
             ends = [after for after, _ in self.spans[1:]]
             yield [line[start:end].strip() for start, end in zip([0, *ends], [*ends, None], strict=True)]
+        if "..." in self.titles:  # pandas leaves columns out, and numbers the rows
+            line = _ROW_NUMBER.sub("", line)
         cells = GAP.split(line.strip(), width - 1)
         yield cells + [""] * (width - len(cells))
         if self.layout.start is not None:

@@ -67,6 +67,11 @@ def test_a_file_sets_no_more_than_how_code_is_generated(part: str, name: str, va
             "wrote it",
         ),
         (
+            b'{"schema_version": 12345678901234}',
+            "it has schema_version 123456789..., expected 1; update layoutdoctor, or read it with the layoutdoctor "
+            "version that wrote it",
+        ),
+        (
             b'{"schema_version": 0}',
             "it has schema_version 0, expected 1; read it with the layoutdoctor version that wrote it",
         ),

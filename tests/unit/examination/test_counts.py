@@ -49,3 +49,21 @@ def test_quantised_convolutions_between_the_graphs_are_convolutions() -> None:
     for ran, expected in ((quantised, 1), (own, 0), (None, 0)):
         diagnosis = a_diagnosis(a_trial(graphs=graphs, kernels=ran), subject=subject)
         assert counts.convolution_count(diagnosis) == expected
+
+
+def test_a_graph_that_a_later_compile_replaced_counts_in_no_call() -> None:
+    graphs = tuple(
+        a_graph(name=name, conversions=(a_conversion(f"{name} conversion 0", owner="compiler"),))
+        for name in ("graph 0", "graph 1")
+    )
+    ran = kernels(kernels=(a_kernel("cpp_fused_convolution_0", graph="graph 1"), a_kernel("reorder")))
+
+    for recompiled, listed, expected in (
+        (1, ran, ["graph 1 conversion 0"]),
+        (0, ran, ["graph 0 conversion 0", "graph 1 conversion 0"]),  # both ran: a graph break is between them
+        (1, kernels(kernels=(a_kernel("reorder"),)), ["graph 0 conversion 0", "graph 1 conversion 0"]),
+        (1, None, ["graph 0 conversion 0", "graph 1 conversion 0"]),
+    ):
+        trial = a_trial(graphs=graphs, kernels=listed, recompile_count=recompiled)
+        assert [conversion.id for conversion in counts.counted_conversions(trial)] == expected
+        assert len(counts.all_conversions_of(trial)) == 2

@@ -101,6 +101,22 @@ def test_a_bad_row_is_counted_and_the_next_one_read(tmp_path: Path, row: str) ->
     assert (totals.rows, totals.problems) == ([KernelTotal("g", 4, 800)], [Problem(UNREAD)])
 
 
+def test_a_no_break_space_of_windows_is_one_between_thousands(tmp_path: Path) -> None:
+    text = "Time (%);Total Time (ns);Instances;Avg (ns);Name\n60,0;1\u00a0200;2;600,0;f\n40,0;800;4;200,0;g\n"
+
+    assert read(tmp_path, text, "cp1252").rows == [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)]
+
+
+def test_a_table_that_pandas_prints_without_some_columns_is_read(tmp_path: Path) -> None:
+    text = (
+        "   Time (%)  Total Time (ns)  Instances  ...  StdDev (ns)  Name\n"
+        "0      60.0             1200          2  ...        100.0     f\n"
+        "1      40.0              800          4  ...        100.0     g\n\n[2 rows x 9 columns]\n"
+    )
+
+    assert read(tmp_path, text).rows == [KernelTotal("f", 2, 1200), KernelTotal("g", 4, 800)]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, SUMMARY.replace("\n", "\r\n"), encoding).rows == EXPECTED

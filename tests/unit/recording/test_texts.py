@@ -201,6 +201,15 @@ WAYS: dict[str, Callable[[str], str]] = {
     "squeezed": squeezed,
     "apart": lambda text: text.replace("\n", "\n\n") if "Self" in text else text,
     "twice": lambda text: f"{text}\n\n{text}",
+    "in colors": lambda text: "".join(
+        f"\x1b[1;32m{line}\x1b[0m\n" if line.strip() else "\n" for line in text.splitlines()
+    ),
+    "between prints": lambda text: re.sub(
+        r"^(.*(?:nchwToNhwc|xmma).*\n)",
+        "\\1Epoch 3: loss 0.1234, 27 it/s\n 34%|###4    | 17/50 [00:03<00:06]\n",
+        text,
+        flags=re.M,
+    ),
     "in Windows": lambda text: text.replace("\n", "\r\n"),
     "as a page shows it": lambda text: "".join(f"{as_markdown(line)}\n" for line in text.splitlines()),
 }
@@ -217,6 +226,7 @@ def test_a_table_is_the_same_however_it_was_pasted(tmp_path: Path, name: str, wa
     assert isinstance(plain, KernelTotals)
     assert isinstance(found, KernelTotals)
     assert (found.rows, found.nanoseconds, found.device) == (plain.rows, plain.nanoseconds, plain.device)
+    assert {problem.what for problem in found.problems} <= {FURTHER}
     assert len(plain.rows) > 1
 
 
