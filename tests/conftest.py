@@ -60,9 +60,10 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     """Makes a case's id: a file's name, a record's name or code, or how the value begins; equal in every process."""
     if val is None or isinstance(val, (bool, int, float, bytes, bytearray, set, frozenset)) or callable(val):
         return None
-    name = getattr(val, "name", None) or getattr(val, "code", None) or (val if isinstance(val, str) else repr(val))
-    text = re.sub(r"[^\w.:/=<>+-]+", " ", str(name)[:200], flags=re.ASCII).strip()[:60]
-    return None if not text or " at 0x" in text or "frozenset" in text else text
+    name = val if isinstance(val, str) else getattr(val, "name", None) or getattr(val, "code", None)
+    shown = repr(val)[:30] if name is None else str(name)[:60]
+    text = re.sub(r"[^\w.:/=<>+-]+", " ", shown, flags=re.ASCII).strip()
+    return None if not text or " at 0x" in shown or "frozenset" in text else text
 
 
 @pytest.fixture

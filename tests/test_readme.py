@@ -76,7 +76,9 @@ def test_the_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
 
     names: dict[str, object] = {}
-    snippet = snippet.replace("diagnose(model, images)", "diagnose(model, images, budget_seconds=0.5)")
+    snippet = snippet.replace(
+        "diagnose(model, images)", "diagnose(model, images, configurations='quick', budget_seconds=0.5)"
+    )
     exec(compile(snippet, "README.md", "exec"), names)
 
     assert (tmp_path / "d.json").exists()

@@ -10,7 +10,7 @@ from live_trials import diagnosed
 from torch import nn
 
 import layoutdoctor
-from layoutdoctor.errors import SubjectError, UsageError
+from layoutdoctor.errors import UsageError
 
 pytestmark = pytest.mark.thorough
 
@@ -43,20 +43,10 @@ def test_a_wrong_argument_is_refused_before_the_model_runs(options: dict[str, An
     assert not calls
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_the_callers_inference_mode_does_not_matter_and_stays(mode: Any) -> None:
+def test_the_callers_inference_mode_does_not_matter_for_training_and_stays() -> None:
     with torch.inference_mode():
-        diagnosis = diagnosed(nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 6), "eager", mode)
+        diagnosis = diagnosed(nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 6), "eager", "training")
         still = torch.is_inference_mode_enabled()
 
     assert diagnosis.trials[0].status == "ok"
     assert still
-
-
-@pytest.mark.thorough
-def test_what_holds_no_data_is_refused_before_the_model_runs() -> None:
-    with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
-        diagnosed(nn.Conv2d(4, 4, 3, device="meta"), IMAGE)
-    with pytest.raises(SubjectError, match="an example input is on the meta device, which holds no data"):
-        diagnosed(torch.relu, IMAGE.to("meta"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GOOD = to_json(STORIES["tie"]())
 SAVED_BY = "expected a diagnosis saved by layoutdoctor (--output FILE.json)"
-MUTATED = 500
+MUTATED = 200
 
 
 def refusal(data: bytes) -> str:

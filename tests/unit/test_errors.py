@@ -37,7 +37,7 @@ def test_each_error_has_its_exit_status(name: str, status: int) -> None:
         (KeyError("x"), "KeyError: 'x'"),
     ],
 )
-def test_an_exception_as_one_line(error: Exception, line: str) -> None:
+def test_an_exception_is_shown_in_one_line(error: Exception, line: str) -> None:
     assert first_line(error) == line
 
 

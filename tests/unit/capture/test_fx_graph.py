@@ -109,7 +109,7 @@ def test_a_module_behind_a_graph_break_has_its_name_in_the_model() -> None:
     assert found == [[["again"], ["again"]], [["embed.project"], ["project"]]]
 
 
-def test_a_module_path_without_dynamos_expressions() -> None:
+def test_a_module_path_has_none_of_dynamos_expressions() -> None:
     expected = {
         "L['self'].body.0.conv": "body.0.conv",
         "L['self']._modules['body'][0]": "body.0",

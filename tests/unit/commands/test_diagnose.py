@@ -171,7 +171,7 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["compare", "a", "b", "--output", "r.html"], "cannot render a comparison as 'html'"),
         (["render", "d.json", "--format", "junit"], "argument --format: cannot print 'junit': layoutdoctor writes no"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
 def test_a_wrong_command_line_is_refused_before_torch_is_touched(
     words: list[str],

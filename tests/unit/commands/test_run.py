@@ -46,6 +46,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_module_of_a_script_is_diagnosed_with_what_it_gets(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved = script.with_name("d.json")
     words = ["--configurations", "eager", "--budget", "1", "--output", str(saved), "--", "--token", "s3cret"]
@@ -62,6 +63,7 @@ def test_a_module_of_a_script_is_diagnosed_with_what_it_gets(script: Path, capfd
     assert diagnosis.environment.command.endswith("--output d.json -- ...")
 
 
+@pytest.mark.slow
 def test_several_calls_make_a_policy_weighted_by_how_often_each_kind_came(
     script: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

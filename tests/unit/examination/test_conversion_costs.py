@@ -104,7 +104,9 @@ LARGE = buffer("buf1", layout=channels_last((2, 24, 6, 6)))
         ("a measured time needs no bandwidth", costs([buffer()], [conversion()], [ran(5e-6)], None), [measured(5e-6)]),
     ],
 )
-def test_what_a_conversion_takes(why: str, found: list[Any], expected: list[Any]) -> None:
+def test_a_conversion_is_measured_by_its_kernel_else_estimated_from_a_bandwidth_else_unknown(
+    why: str, found: list[Any], expected: list[Any]
+) -> None:
     assert found == expected
 
 

@@ -110,7 +110,7 @@ def test_output_sizes_are_those_of_torch(case: tuple[Shape, Shape, dict[str, Any
 IMAGE, WEIGHT = (1, 3, 9, 9), (8, 3, 3, 3)
 
 
-def test_the_tensors_of_a_convolution_forward_and_backward() -> None:
+def test_a_convolution_has_its_tensors_forward_and_backward() -> None:
     found = convolution_tensors(
         "aten::cudnn_convolution",
         arguments(

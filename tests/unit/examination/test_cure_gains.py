@@ -29,5 +29,5 @@ def test_a_cure_that_saves_copies_only_is_bounded_by_their_bytes(
     assert can_pay(cure, bytes_moved, 10e-3, bandwidth) is pays
 
 
-def test_they_are_names_of_cures() -> None:
+def test_cures_that_save_copies_only_are_cures_that_there_are() -> None:
     assert {cure.name for cure in ALL_CURES} >= COPIES_ONLY

@@ -178,7 +178,7 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
         ),
     ],
 )
-def test_whose_a_copy_is_and_of_what(why: str, found: Conversion, facts: dict[str, Any]) -> None:
+def test_a_copy_has_its_owner_and_its_tensor(why: str, found: Conversion, facts: dict[str, Any]) -> None:
     assert {name: getattr(found, name) for name in facts} == facts
 
 

@@ -222,7 +222,7 @@ RANGE = {"row": None}
         ),
     ],
 )
-def test_what_counts_as_a_kernel(
+def test_an_operation_is_a_kernel_for_the_time_of_its_own_code(
     why: str, operations: list[tuple[Any, ...]], expected: list[tuple[str, str | None, int]]
 ) -> None:
     made = [operation(*each[:3], **(each[3] if len(each) > 3 else {})) for each in operations]

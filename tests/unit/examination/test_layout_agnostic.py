@@ -107,7 +107,7 @@ def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
         ("_", "_"),
     ],
 )
-def test_the_name_of_an_operation(target: str, name: str) -> None:
+def test_an_operation_is_called_by_its_name_without_library_and_overload(target: str, name: str) -> None:
     assert base_name(target) == name
 
 

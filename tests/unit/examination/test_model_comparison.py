@@ -97,7 +97,7 @@ def test_a_change_is_that_of_the_ratio_to_the_baseline(old: Diagnosis, new: Diag
         (other_last(measurement=None), None),
     ],
 )
-def test_why_a_change_is_not_judged(new: Diagnosis, why: str | None) -> None:
+def test_a_change_that_is_not_judged_says_why(new: Diagnosis, why: str | None) -> None:
     assert (change_of(a_run(), new).change, change_of(a_run(), new).not_judged) == (None, why)
 
 
@@ -117,7 +117,7 @@ def test_why_a_change_is_not_judged(new: Diagnosis, why: str | None) -> None:
         ),
     ],
 )
-def test_which_changes_of_times_are_regressions(
+def test_a_change_of_times_is_a_regression_unless_torch_or_the_machine_may_have_made_it(
     new: Diagnosis, losses: tuple[str, ...], not_judged: str | None
 ) -> None:
     regression = compare_models(a_run(), new).regression

@@ -110,7 +110,7 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
         (reorder("abcde", "acdeb", "2x8x4x4x4"), "to_channels_last"),
     ],
 )
-def test_the_direction_of_a_reorder(line: str, expected: ConversionDirection) -> None:
+def test_a_reorder_has_the_direction_that_its_formats_say(line: str, expected: ConversionDirection) -> None:
     assert direction(line) == expected
 
 

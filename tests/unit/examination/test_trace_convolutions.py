@@ -200,7 +200,7 @@ FORMS = {"values": VALUES}
         ("outside of any convolution", within("mylib::run", [], TO_NHWC), [(IN, None)], {None}),
     ],
 )
-def test_direction_and_tensor_of_each_conversion(
+def test_each_conversion_has_its_direction_and_tensor(
     why: str, record: Recorder, expected: list[tuple[str, str | None]], confidence: set[str | None]
 ) -> None:
     found = conversions_of(record.trace())

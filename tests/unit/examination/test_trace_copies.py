@@ -132,6 +132,8 @@ DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
         ("another operation", eager(IMAGE, DENSE, last(IMAGE), name="aten::index"), None),
     ],
 )
-def test_what_a_copy_is_told_as(why: str, found: list[TraceCopy], expected: tuple[str, str] | None) -> None:
+def test_a_copy_is_of_the_kind_that_its_operation_and_its_sizes_show(
+    why: str, found: list[TraceCopy], expected: tuple[str, str] | None
+) -> None:
     assert told(found) == ([expected] if expected else [])
     assert all((copy.source, copy.target) == (None, None) for copy in found if copy.direction == "other")

@@ -152,5 +152,5 @@ BY_NSIGHT = {"source": "nsys_export"}
         ),
     ],
 )
-def test_what_a_trace_lacks(record: Recorder, changes: dict[str, Any], lacks: tuple[str, ...]) -> None:
+def test_a_trace_names_what_it_lacks(record: Recorder, changes: dict[str, Any], lacks: tuple[str, ...]) -> None:
     assert lacks_of(record, **changes) == lacks

@@ -210,7 +210,7 @@ WIDER, BRANCH = (64, 96, 3, 3), (64, 64, 1, 1)
         ),
     ],
 )
-def test_no_round_trip(why: str, record: Recorder) -> None:
+def test_there_is_no_round_trip_where(why: str, record: Recorder) -> None:
     assert pairs_of(record) == []
 
 
@@ -238,5 +238,5 @@ def test_no_round_trip(why: str, record: Recorder) -> None:
         ),
     ],
 )
-def test_one_round_trip_and_what_speaks_for_it(why: str, record: Recorder, confidence: str) -> None:
+def test_one_round_trip_has_the_strongest_proof_that_was_recorded(why: str, record: Recorder, confidence: str) -> None:
     assert confidences(record) == [confidence]

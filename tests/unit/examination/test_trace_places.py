@@ -55,7 +55,7 @@ def backward(record: Recorder, sequence: int, thread: int = 1, name: str = "Conv
         yield
 
 
-def test_the_innermost_module_and_line_of_a_launch_or_operation_on_its_own_thread() -> None:
+def test_a_launch_has_the_innermost_module_and_line_of_its_own_thread() -> None:
     record = Recorder()
     with layer(record, 1), record.operation("aten::conv2d", external=5):
         pass

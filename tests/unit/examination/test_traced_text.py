@@ -24,7 +24,7 @@ TEXT = "def forward(self, w0, x0):\n    relu = {}\n    return (relu,)"
         "torch._C._set_grad_enabled(False)",
     ],
 )
-def test_calls_of_torch_and_methods_of_values_may(line: str) -> None:
+def test_calls_of_torch_and_methods_of_values_may_stand_in_a_traced_text(line: str) -> None:
     assert needs_torch_alone(TEXT.format(line))
 
 
@@ -79,5 +79,5 @@ def test_calls_of_torch_and_methods_of_values_may(line: str) -> None:
         "def forward(self, x0):\n    return x0\0",
     ],
 )
-def test_nothing_else_may(text: str) -> None:
+def test_nothing_else_may_stand_in_a_traced_text(text: str) -> None:
     assert not needs_torch_alone(text)

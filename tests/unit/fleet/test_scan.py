@@ -59,8 +59,9 @@ def test_the_sums_are_the_exact_counts_of_the_traces() -> None:
     assert totals["kernel"]["nchwToNhwcKernel"].file_count == 6
     assert set(totals["aside"]) == {"LD110"}
     assert msgspec.json.decode(to_json(all_traces()), type=Scan) == all_traces()
+    small = [TRACES / f"{name}.json.gz" for name in SMALL]
     with ThreadPoolExecutor(2) as executor:
-        assert to_json(scan(TRACES, executor=executor)) == to_json(all_traces())
+        assert to_json(scan(*small, executor=executor)) == to_json(scan(*small))
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")))

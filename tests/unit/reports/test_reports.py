@@ -398,7 +398,7 @@ def said(*rows: AccountRow, slower: str = "inductor") -> str:
         (row("small", 12, detail="9 rows", locations=()), "9 rows, each small"),
     ],
 )
-def test_each_kind_of_row(one: AccountRow, part: str) -> None:
+def test_each_kind_of_row_has_its_words(one: AccountRow, part: str) -> None:
     assert said(one) == f"the default is slower by 12.0 ms: 12.0 ms {part}"
 
 

@@ -82,11 +82,11 @@ def test_scripts_are_written_as_reviewed(update_golden: bool) -> None:
         ("eager-channels-last", "('eager', 'channels_last', 'channels_last', {}, {})"),
     ],
 )
-def test_how_a_configuration_is_applied(name: str, line: str) -> None:
+def test_a_script_applies_its_configuration(name: str, line: str) -> None:
     assert f"    '{name}': {line},\n" in script_of(with_trials(name))
 
 
-def test_what_the_default_is_compared_with() -> None:
+def test_the_default_is_compared_with_the_recommended_else_with_what_converts_least() -> None:
     def second(record: Diagnosis) -> str:
         return script_of(record).split(" against ")[0].removeprefix("# ")
 
@@ -153,7 +153,7 @@ def test_a_model_that_torch_cannot_print_comes_from_its_file() -> None:
         ),
     ],
 )
-def test_why_there_is_none(record: Diagnosis, reason: str) -> None:
+def test_a_record_without_a_reproducer_says_why(record: Diagnosis, reason: str) -> None:
     reproducer = build_reproducer(record)
     assert (reproducer.is_runnable, reproducer.reason) == (False, reason)
     assert reproducer.script == f'raise SystemExit("no reproducer: {reason}")\n'

@@ -112,8 +112,7 @@ def measured(mode: Mode) -> tuple[Diagnosis, list[Progress]]:
 
 
 @pytest.mark.compile
-@pytest.mark.smoke
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.smoke)])
 def test_a_model_is_compiled_checked_timed_and_profiled(mode: Mode) -> None:
     model, threads = Small(), torch.get_num_threads()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -183,8 +182,13 @@ torch.cuda.get_rng_state = refuse
 
 
 @pytest.mark.compile
-@pytest.mark.smoke
-@pytest.mark.parametrize("words", [["--budget", "1"], ["--lower-for", "cuda:90"]], ids=["measured", "lowered"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--budget", "1"], id="measured", marks=pytest.mark.smoke),
+        pytest.param(["--lower-for", "cuda:90"], id="lowered"),
+    ],
+)
 def test_a_model_on_the_cpu_is_compiled_in_forks_although_there_is_a_gpu(words: list[str], tmp_path: Path) -> None:
     path, saved = tmp_path / "model.py", tmp_path / "d.json"
     path.write_text(MODEL.format(before=USED_ELSEWHERE), encoding="utf-8")
@@ -196,7 +200,6 @@ def test_a_model_on_the_cpu_is_compiled_in_forks_although_there_is_a_gpu(words: 
 
 
 @pytest.mark.compile
-@pytest.mark.smoke
 def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.py"
     path.write_text(MODEL.format(before="threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"))

@@ -247,7 +247,7 @@ def test_a_long_recording_is_ended(model: BackAndForth, images: torch.Tensor, mo
         assert "no more was recorded after 0 s" in notes(one)
 
 
-def test_it_is_asked_for_its_diagnosis_too_early(model: BackAndForth) -> None:
+def test_a_diagnosis_that_is_asked_for_too_early_is_an_error(model: BackAndForth) -> None:
     with layoutdoctor.profile() as seen:
         with pytest.raises(UsageError, match="has not ended"):
             seen.diagnosis  # noqa: B018
@@ -257,7 +257,7 @@ def test_it_is_asked_for_its_diagnosis_too_early(model: BackAndForth) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True, "5"])
-def test_it_wants_a_number_of_steps(steps: Any) -> None:
+def test_what_is_no_number_of_steps_is_refused(steps: Any) -> None:
     with pytest.raises(UsageError, match="expected a number from 1 on"):
         layoutdoctor.profile(steps=steps)
 

@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] = 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_an_input_is_read_as(case: str) -> None:
+def test_an_input_is_known_by_what_reads_it(case: str) -> None:
     run, inputs, expected = CASES[case]
     operations = Operations()
     with torch.no_grad():

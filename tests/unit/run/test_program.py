@@ -105,7 +105,7 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize("how", list(ACTIONS))
-def test_however_it_is_called(how: str, tmp_path: Path) -> None:
+def test_a_module_is_found_however_the_program_calls_it(how: str, tmp_path: Path) -> None:
     subject = recorded(tmp_path, "pipe.vae.decoder", ACTIONS[how])
     assert type(subject.model).__name__ == "Decoder"
     (z,) = subject.args

@@ -126,7 +126,7 @@ class FakeGpu:
         ((7, 5), torch.float32, True, None, "eager float32"),  # which has no TF32
     ],
 )
-def test_the_reference_of_a_gpu(
+def test_a_gpu_has_a_reference_of_its_own_type_or_in_float64(
     capability: tuple[int, int],
     dtype: torch.dtype,
     tf32: bool,

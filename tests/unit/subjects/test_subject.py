@@ -138,12 +138,16 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     ]
 
 
-def test_a_function_without_modules_has_no_counts_and_a_lazy_module_is_to_be_called_first() -> None:
+def test_a_function_without_modules_has_no_counts_and_what_holds_no_data_is_refused() -> None:
     record = describe_subject(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
     with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
         describe_subject(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
+    with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
+        describe_subject(subject_from_python(nn.Conv2d(3, 4, 3, device="meta"), IMAGE), "inference")
+    with pytest.raises(SubjectError, match="an example input is on the meta device, which holds no data"):
+        describe_subject(subject_from_python(torch.relu, IMAGE.to("meta")), "inference")
 
 
 class OnGpu(torch.Tensor):
