@@ -87,8 +87,8 @@ def counted(name: str) -> list[Counted]:
     torch._dynamo.reset()
     formats = mock.patch.object(torch._C, "_select_conv_backend", return_value=torch._C._ConvBackend.Mkldnn)
     reading = mock.patch.object(GraphLowering, "run", read)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with formats, reading, torch._inductor.config.patch(force_disable_caches=True), torch.no_grad(), fake:
+    caches, fake = torch._inductor.config.patch(force_disable_caches=True), FakeTensorMode(allow_non_fake_inputs=True)
+    with formats, reading, caches, torch.no_grad(), fake:
         torch.compile(model, backend=compiled)(*inputs)
     return found
 
@@ -160,7 +160,9 @@ def count(graph: GraphLowering) -> Counted:
     return Counted(
         convolutions=len(nodes),
         is_applied=bool(graph.layout_opt),
-        channels_last=sum(_is_channels_last(one.get_size(), one.get_stride()) for one in outputs),
+        channels_last=sum(
+            _is_channels_last(_numbers(graph, one.get_size()), _numbers(graph, one.get_stride())) for one in outputs
+        ),
         weights=kinds.count("weight"),
         others=kinds.count("other"),
     )
@@ -170,9 +172,13 @@ def _is_convolution(kernel: Any) -> bool:
     return "convolution" in str(getattr(kernel, "python_kernel_name", "") or getattr(kernel, "op_overload", ""))
 
 
-def _is_channels_last(size: Any, stride: Any) -> bool:
+def _numbers(graph: GraphLowering, sizes: Any) -> list[int]:
+    """Sizes or strides; of symbols, those that the graph was traced with."""
+    return [int(one) for one in graph.sizevars.optimization_hints(sizes)]
+
+
+def _is_channels_last(sizes: list[int], strides: list[int]) -> bool:
     """Whether the stride of the channels is 1 and that of the width is not, with more than one of each."""
-    sizes, strides = [int(one) for one in size], [int(one) for one in stride]
     return len(sizes) >= 4 and strides[1] == 1 and strides[-1] != 1 and sizes[1] > 1
 
 
@@ -187,8 +193,8 @@ def _converts(graph: GraphLowering, buffer: Any) -> str | None:
     source = graph.get_buffer(reads[0]) or graph.graph_inputs[reads[0]]
     if isinstance(source, ir.ComputedBuffer) and _reader_count(graph, reads[0]) == 1:
         return None  # the loop that computes it stores it in the new order, and nowhere else
-    sizes = [[int(size) for size in one.get_size()] for one in (source, buffer)]
-    strides = [[int(size) for size in one.get_stride()] for one in (source, buffer)]
+    sizes = [_numbers(graph, one.get_size()) for one in (source, buffer)]
+    strides = [_numbers(graph, one.get_stride()) for one in (source, buffer)]
     if sizes[0] != sizes[1]:
         return None
     if _order(sizes[0], strides[0]) == _order(sizes[1], strides[1]):

@@ -1,9 +1,8 @@
 """
-Networks that people run, as their libraries define them, in usual sizes, with weights as memory holds them.
+Networks that people run, as their libraries define them, in usual sizes, with random weights.
 
-Only layouts are looked at, so no weight is initialized: the initializers of ``torch.nn.init`` leave tensors as they
-are. Each function returns a module and a tuple of its inputs, so ``benchmarks/atlas_networks.py:resnet18`` is a target
-of the command.
+Only layouts are looked at, so large weights are left as memory holds them, which saves minutes. Each function returns
+a module and a tuple of its inputs, so ``benchmarks/atlas_networks.py:resnet18`` is a target of the command.
 
     pip install torchvision timm transformers diffusers segmentation-models-pytorch monai ultralytics spandrel
     pip install --no-deps dynamic-network-architectures
@@ -66,12 +65,23 @@ def _network(library: str, name: str, *modes: str) -> Callable[[Callable[[], Mad
     return register
 
 
+MOST_VALUES = 1_000_000
+
+
 @contextlib.contextmanager
 def _uninitialized() -> Iterator[None]:
+    """A block in which the initializers of ``torch.nn.init`` leave large tensors as they are."""
+
+    def unless_large(initialize: Callable[..., Any]) -> Callable[..., Any]:
+        def initialized(tensor: torch.Tensor, *rest: Any, **options: Any) -> Any:
+            return tensor if tensor.numel() > MOST_VALUES else initialize(tensor, *rest, **options)
+
+        return initialized
+
     names = [name for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")]
     with contextlib.ExitStack() as stack:
         for name in names:
-            stack.enter_context(mock.patch.object(nn.init, name, lambda tensor, *_, **__: tensor))
+            stack.enter_context(mock.patch.object(nn.init, name, unless_large(getattr(nn.init, name))))
         yield
 
 
