@@ -65,14 +65,14 @@ def assert_no_redundant_conversions(
     Fails where a model, run as it is, converts a layout and converts it back.
 
     Args:
-        model: An nn.Module or any callable, which is copied and diagnosed; or a ready ``Diagnosis``, also one of a
-            trace, for several checks on one of them.
+        model: An nn.Module or any callable, which is copied and diagnosed; or a ``Diagnosis``, also one of a trace: for
+            several checks, diagnose once.
         example_input: A Tensor, a tuple of positional or a dict of keyword arguments; nothing with a ``Diagnosis``.
         mode: ``inference`` or ``training``; a ``Diagnosis`` has its own.
         configurations: Which to check: names or Configuration values. ``inductor`` is ``torch.compile(model)(x)`` as
             the test made both; ``inductor-channels-last`` and ``eager-channels-last`` convert copies of both first;
             ``eager`` is the model without a compiler, in which a contiguous model on a CPU has round trips in oneDNN
-            as a rule. In a trace there is one, ``recorded``, which the default means there.
+            as a rule. A trace has one configuration, ``recorded``, which the default selects.
         accepted: A file written by ``--write-accepted``, or the paths of modules whose round trips are accepted.
         max_share: The part of the kernel time, 0 to 1, that round trips which are not accepted may take in each
             configuration; 0 allows none. A round trip whose time is not known is never allowed.

@@ -169,7 +169,8 @@ def called_name(node: Any) -> str | None:
     The function that the user's code called to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
 
     Source:
-        ``meta["source_fn_stack"]``: outermost first, (node name, function, module class or method); torch 2.7 to 2.15.
+        ``meta["source_fn_stack"]``: outermost first; each entry is a node's name with a function, a module's class or
+        a method's name; torch 2.7 to 2.15.
     """
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     if not stack:

@@ -81,7 +81,7 @@ class CompileCapture:
 
     @property
     def lowered_count(self) -> int | None:
-        """Graphs that Inductor lowered meanwhile, recorded or not; None where this torch does not let us see them."""
+        """How many graphs Inductor lowered in the block, recorded or not; None if this torch does not show it."""
         return self._hooks.lowered_count
 
     @property

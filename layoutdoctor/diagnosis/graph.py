@@ -183,13 +183,13 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class LayoutBreaker(Record, frozen=True, kw_only=True):
     """
-    The operation at which a channels-last region ends though its neighbours could have stayed in it.
+    An operation that ends a channels-last region, although the operations around it could run in channels-last.
 
     Attributes:
         node: FX node, or eager operation, that returns another layout than it was given.
         op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
         reason: Why the layout is lost there, in words.
-        conversions: Ids of the conversions that its neighbours pay: out of the region, and back into it.
+        conversions: Ids of the conversions that this causes: out of the region, and back into it.
     """
 
     node: str

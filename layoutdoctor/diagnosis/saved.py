@@ -250,7 +250,8 @@ def load(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> Diagnos
 
     Args:
         path: A file written by ``Diagnosis.save`` or ``--output FILE.json``, also ``FILE.json.gz``.
-        max_bytes: A file with more bytes, packed or not, is refused; reading takes several times its size in memory.
+        max_bytes: The largest size that is read, both packed and unpacked. Reading takes several times the file's size
+            in memory.
 
     Raises:
         RecordError: The file cannot be read, is too large, or is no diagnosis.

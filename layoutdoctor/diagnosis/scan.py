@@ -62,13 +62,13 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
     One file, whether it could be examined or not.
 
     Attributes:
-        name: Where it is, below the folder that all have in common; a member of an archive after ``!``.
-        rank: Of the process that recorded it; None if nothing says so.
-        file_bytes: Its size, packed as it is.
+        name: Path below the folder that all files share; a member of an archive follows ``!``.
+        rank: Rank of the process that recorded the file; None if nothing says so.
+        file_bytes: Size on disk; of a packed file, its packed size.
         failure: Why it could not be examined; None if it could.
-        conversion_nanoseconds: Of the layout conversions that are counted: by libraries, in eager copies.
-        exposed_nanoseconds: The part of them in which nothing else ran on the device.
-        undecided_nanoseconds: Of kernels that may convert a layout, in no other sum.
+        conversion_nanoseconds: Time of the counted conversions: those of libraries, and eager copies.
+        exposed_nanoseconds: Part of that time in which nothing else ran on the device.
+        undecided_nanoseconds: Time of kernels that may convert a layout; no other sum includes it.
         findings: What the rules report, without evidence, which is in the file itself.
     """
 

@@ -119,7 +119,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """The conversions that are counted or named by a rule, added up if they have everything in common."""
+    """One row for each group of equal conversions, with their sums: those that are counted or named by a rule."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}

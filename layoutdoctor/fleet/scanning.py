@@ -146,7 +146,7 @@ def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
-    """Bytes of all files, packed or not; a URL counts as endless."""
+    """Total size on disk; infinity if a source is a URL."""
     total = 0.0
     for path in {source.path for source in sources}:
         if "://" in path:

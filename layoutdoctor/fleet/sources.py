@@ -224,8 +224,8 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
     The recorded runs of a source as files of this machine, one for each trace of an archive.
 
     Yields:
-        The name of each, and what returns its path: the file itself, or a copy that is gone with the next one; it
-        raises whatever the file system or the archive raises.
+        A name and a function for each file. The function returns a path: of the file, or of a copy that is deleted
+        when the next file is copied. It raises what the file system or the archive raises.
     """
     if _URL.match(source.path) is None and not is_archive(source.path):
         yield source.name, lambda: Path(source.path)

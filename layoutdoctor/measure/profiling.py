@@ -47,7 +47,7 @@ _NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
 
 
 class Recorder:
-    """Records iterations one by one, and keeps the trace of the quietest one so far."""
+    """Records iterations one by one; a trace file gets the trace of the one with the shortest busy time."""
 
     def __init__(self) -> None:
         self._quietest: tuple[bool, int] | None = None

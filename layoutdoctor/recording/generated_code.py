@@ -244,10 +244,10 @@ class Loop:
 
 def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Loop]) -> tuple[int, ...] | None:
     """
-    Strides with which a load walks the dimensions of the buffer that its body stores.
+    The steps of a load along the dimensions of the buffer that its loop body stores.
 
     Args:
-        stride: Its strides in elements; dimensions do not overlap.
+        stride: The stored buffer's strides in elements; dimensions do not overlap.
 
     Returns:
         One stride per dimension: 0 if the load does not depend on it, and for dimensions of size 1. None if a

@@ -131,8 +131,7 @@ class OnednnLog:
         not_understood: Lines that are oneDNN's and could not be read.
         other_lines: Lines that are not oneDNN's.
         errors: Lines in which oneDNN reports an error.
-        partition_seconds: Of each partition of oneDNN Graph that ran, its time: what ran in it has lines of its own or
-            none.
+        partition_seconds: Time of each partition of oneDNN Graph that ran. Primitives inside it may have no lines.
     """
 
     primitives: list[Primitive] = field(default_factory=list)

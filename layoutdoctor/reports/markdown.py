@@ -89,7 +89,7 @@ def _last_line(view: View, name: str | None) -> str:
 
 
 def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterator[str]:
-    """All lists in full, without folds, for a file that has no limit."""
+    """The second file, whose size is not limited: all lists in full, none collapsed."""
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"

@@ -47,7 +47,7 @@ class Rule:
 
     @property
     def documentation(self) -> str:
-        """The rule's page in Markdown, without its title; of a user's own rule ``check``'s docstring, or its name."""
+        """The rule's page in Markdown, without its title; without a page, the docstring of ``check``, else the name."""
         if self.page.is_file():
             return self.page.read_text(encoding="utf-8").partition("\n\n")[2]
         return inspect.getdoc(self.check) or self.name

@@ -41,7 +41,7 @@ def convolution_words(convolution: Convolution) -> str:
 
 
 def is_one_dimensional(decision: Decision) -> bool:
-    """Whether all convolutions of a graph are 1-D, as far as was recorded, and there is one."""
+    """Whether a graph has recorded convolutions, and all of them are 1-D."""
     return bool(decision.convolutions) and all(convolution.rank == 1 for convolution in decision.convolutions)
 
 

@@ -92,7 +92,7 @@ class _Facts:
         return self._concatenation(pair) or (f"around {around}" if names else nothing)
 
     def _concatenation(self, pair: RedundantPair) -> str | None:
-        """The branches of a concatenation, its format and who wants them back; None for any other round trip."""
+        """A round trip around a concatenation: its branches, its format, what reads the result. Else None."""
         second = self.conversions.get(pair.second)
         cat = next((op for op in pair.between if base_name(op) == "cat"), None)
         if cat is None or not pair.also or pair.first not in self.conversions or second is None:

@@ -63,7 +63,7 @@ class _Values:
         return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
 
     def repeated(self) -> list[_Repeated]:
-        """The values converted more than once alike, the one whose repetitions cost most first."""
+        """Values that are converted more than once between the same two layouts, the costliest repetition first."""
         found: dict[tuple[_Value, Layout, Layout], list[Conversion]] = {}
         for conversion in conversions_of(self.trial):
             value = self._value_of(conversion)

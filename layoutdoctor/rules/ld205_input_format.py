@@ -15,7 +15,7 @@ from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shap
 
 
 def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the baseline."""
+    """Inputs of the baseline that are not channels-last, if channels-last may be advised; one finding at most."""
     baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
     times = Times(diagnosis)
     gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)

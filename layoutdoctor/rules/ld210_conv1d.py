@@ -43,7 +43,7 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:
-    """Conversions of activations in front of 1-D convolutions, if eager converts in front of one as well."""
+    """Activation conversions in front of 1-D convolutions; empty unless eager mode also converts in front of one."""
     eager = diagnosis.measured_trial("eager")
     modules = {convolution.module for convolution in convolutions if convolution.module is not None}
     nodes = [node for graph in (eager.graphs if eager is not None else ()) for node in graph.nodes]

@@ -142,9 +142,9 @@ class Profile:
 
     def step(self) -> None:
         """
-        A step of the program ends, and the next one begins.
+        Ends a step of the program, and begins the next one.
 
-        The first two warm up; then as many are recorded as were asked for, without those that compile.
+        The first two steps warm up. Then as many are recorded as were asked for; a step that compiles does not count.
         """
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
@@ -412,7 +412,7 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _has_room(device: str) -> bool:
-    """Whether a large tensor may be copied beside the program's own."""
+    """Whether the device has room for a large copy; a CPU always has."""
     return kind_of(device) == "cpu" or torch.cuda.mem_get_info(device)[0] > _ROOM_BYTES
 
 

@@ -49,7 +49,7 @@ class Operations(TorchDispatchMode):
         self._made_of: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def watching(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A function whose operations are looked at."""
+        """Wraps a function: while it runs, it is recorded what each input tensor is used for."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             inputs = input_tensors(args, kwargs)

@@ -267,7 +267,7 @@ def _imported(name: str) -> types.ModuleType:
 
 # ---------------------------------------------------------------------------------------------- exported programs
 def _find_exported(path: Path) -> _Found:
-    """The module of an exported program, with the inputs that it was exported with; code in the file is run."""
+    """Loads an exported program: its module and its example inputs. Loading may run code from the file."""
     try:
         if not path.exists():
             raise UsageError(f"cannot load {str(path)!r}: there is no such file")

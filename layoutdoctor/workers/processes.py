@@ -59,8 +59,8 @@ def kill_with_all_it_started(pid: int) -> None:
     """
     Ends a process and all that it started.
 
-    It is stopped, so that it starts nothing more. Compilers that it started are asked to end: they remove the output of
-    their linkers, which every later run would find half written in Inductor's cache.
+    The process is stopped first, so that it starts nothing more. Then compilers are asked to end: they delete their
+    unfinished output, which later runs would else find in Inductor's cache. Then the rest is killed.
     """
     _send([pid], signal.SIGSTOP)
     started = started_by(pid)

@@ -230,7 +230,7 @@ class _Buffers:
         return layout.element_count in given
 
     def is_call(self, name: str) -> bool:
-        """Whether a library call writes a buffer; its layout says nothing about the layouts that the call reads."""
+        """Whether a library call writes a buffer: the layout then says nothing about those of the call's inputs."""
         return is_call(self.flow.buffers[name])
 
     def is_end(self, name: str) -> bool:

@@ -516,7 +516,7 @@ def _of_either_way(
 
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
-    """Whether the second conversion restores the format that the first read; only pool, pad and upsample may resize."""
+    """Whether the second conversion reverses the first. Sizes may differ only if a pool, pad or upsample is between."""
     between, read = first.target, second.source
     if not same_format(first.source, second.target) or not same_format(between, read):
         return False

@@ -376,7 +376,7 @@ class _Group:
         return best
 
     def _fits(self, place: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
-        """Whether a tensor can be converted and has this launch grid; an unknown grid excludes no tensor."""
+        """Whether a kernel can have converted a tensor, by its launch grid; an unknown grid fits every tensor."""
         if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
             return False  # it satisfies both formats as it is
         grid = self.evidence.grid_of(self.rows[place])

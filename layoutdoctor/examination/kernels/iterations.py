@@ -106,7 +106,7 @@ class Shares:
             entry.primitives = [replace(one, seconds=scale * one.seconds) for one in entry.primitives]
 
     def _times(self, timed: Sequence[Timed | None]) -> list[float]:
-        """The typical time of each name; an iteration in which other names or another order ran does not count."""
+        """The typical time of each operation. Only iterations that ran the same operations in the same order count."""
         own = timed[0]
         assert own is not None
         known = [(one, factor) for one, factor in zip(timed, self._factors, strict=True) if one is not None]

@@ -148,7 +148,7 @@ def _trace_lines(comparison: TraceComparison) -> Iterator[str]:
         yield f"Round trips: {counts}, {_times(old.redundant_pair_seconds, new.redundant_pair_seconds)}"
     if old.exposed_conversion_seconds is not None and new.exposed_conversion_seconds is not None:
         exposed = _times(old.exposed_conversion_seconds, new.exposed_conversion_seconds)
-        yield f"Conversions with nothing else running: {exposed}"
+        yield f"Conversion time in which nothing else ran on the device: {exposed}"
     yield f"Kernel time: {_times(old.kernel_seconds, new.kernel_seconds)} (one recording each, so no verdict)"
     regression = comparison.regression
     if regression.not_judged is not None:

@@ -171,7 +171,7 @@ def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _with_names(diagnosis: Diagnosis, facts: Iterable[tuple[str, Trial]]) -> Iterator[str]:
-    """Each fact once, with every configuration it holds for; a recorded run has no name."""
+    """Merges equal facts, with the names of their configurations in front; a recorded run gets no name."""
     names: dict[str, list[str]] = {}
     for fact, trial in facts:
         names.setdefault(fact, []).append(shown_name(trial.name))
