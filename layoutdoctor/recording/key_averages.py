@@ -97,11 +97,13 @@ class KeyAverages(Table):
             if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
         ]
         total = self.total(self.device)  # less than the rows add up to, if the host's row of a range is not listed
+        most = (total or 0.0) * (_ROUNDED if self.totals.get(self.device) is not None else _ROUNDED_PERCENTAGES)
+        listed, ranges = sum(row.nanoseconds for row in found), set[str]()
         for row in sorted(found, key=lambda row: -row.nanoseconds):
-            is_too_much = total is not None and sum(row.nanoseconds for row in found) > _ROUNDED * total
-            if is_too_much and _MAY_BE_A_RANGE.match(row.name):
-                found.remove(row)
-        return found
+            if total is not None and listed > most and _MAY_BE_A_RANGE.match(row.name):
+                ranges.add(row.name)
+                listed -= row.nanoseconds
+        return [row for row in found if row.name not in ranges]
 
     def result(self) -> KernelTotals | RecordedTrace:
         """The kernels without copies; of a table without any kernel the operations, with their own time."""
@@ -142,6 +144,7 @@ class KeyAverages(Table):
 OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
 """Operations that run on a GPU alone, though only their host's part may have been recorded; native_functions.yaml."""
 _NEARLY_ALL = 0.99
+_ROUNDED_PERCENTAGES = 1.05  # those of many rows have few digits each
 _ROUNDED = 1.001  # each row is printed with three decimals
 _MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
 _DEVICE_TYPES = {"device": "cuda", "none": "cuda"}

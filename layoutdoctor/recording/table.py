@@ -107,7 +107,11 @@ def _of_different_runs(tables: Sequence[Table]) -> list[Table]:
 
 
 def _refuse_what_cannot_be_read(name: str, table: Table) -> None:
-    advice = "write it with LC_ALL=C nsys stats --report cuda_gpu_kern_sum --format csv"
+    advice = "write it as CSV, with a point before decimals"
+    if table.layout.source.startswith("nsys"):
+        advice = "write it with LC_ALL=C nsys stats --report cuda_gpu_kern_sum --format csv"
+    elif isinstance(table, KeyAverages):
+        advice = "write it into a file: print(table, file=open('table.txt', 'w'))"
     if table.is_ambiguous:
         raise TraceError(
             f"cannot read {name!r}: the marks in its numbers can be those of thousands or those before decimals; "

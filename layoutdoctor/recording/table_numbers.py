@@ -22,6 +22,7 @@ _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_
 """Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
 NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _LARGEST = 1 << 62
+_MOST_DIGITS = 25
 _MARKS = str.maketrans({**dict.fromkeys("\u00a0\u2009\u202f\ufffd", " "), "\u2019": "'", "\u2212": "-"})
 """A mark that is no UTF-8 is a no-break space in an encoding of Windows."""
 
@@ -50,6 +51,8 @@ class Notation:
 
     def parts(self, cell: str) -> tuple[str, str, str] | None:
         """The whole number of a cell, its decimals with an exponent, its unit; None if it is no such number."""
+        if cell.isascii() and cell.isdigit() and len(cell) <= _MOST_DIGITS:
+            return cell, "", ""  # most cells
         found = self._number.fullmatch(cell.translate(_MARKS))
         if found is None:
             return None
@@ -102,6 +105,8 @@ def is_number(cell: str) -> bool:
 
 def begins_with_a_number(text: str) -> bool:
     """Whether the first word of a text is a number, which no name of a kernel or operation is."""
+    if not text[:1].isdigit():
+        return False
     return is_number(text.split(" ", 1)[0].translate(_MARKS).split(" ", 1)[0])
 
 

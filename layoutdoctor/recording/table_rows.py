@@ -200,25 +200,33 @@ class Table:
         row = dict(zip(self.titles, cells, strict=True))
         if begins_with_a_number(row[layout.name]):
             return False  # cells were taken apart at the marks within numbers
-        if not any(self.entry(row, notation) is not None for notation in self._notations):
+        entries = (self.entry(row, notation) for notation in self._notations)
+        entry = next((entry for entry in entries if entry is not None), None)
+        if entry is None:
             return False
-        self._pending.append(row)
-        if len(self._notations) == 1 or len(self._pending) >= _MOST_UNDECIDED:
-            self.decide()
+        if len(self._notations) == 1:
+            self._take(entry)
+        else:
+            self._pending.append(row)
+            if len(self._pending) >= _MOST_UNDECIDED:
+                self.decide()
         return True
 
     def decide(self) -> None:
         """Chooses the notation by all rows so far, and takes their numbers."""
-        if len(self._notations) > 1 and self._pending:
-            self._notations = (self._notation(),)
+        if not self._pending:
+            return
+        self._notations = (self._notation(),)
         for row in self._pending:
-            entry = self.entry(row, self._notations[0])
-            if entry is None:
+            if (entry := self.entry(row, self._notations[0])) is None:
                 self.unread(" ".join(row.values()))
             else:
-                self.row_count += 1
-                self.take_entry(entry)
+                self._take(entry)
         self._pending.clear()
+
+    def _take(self, entry: Entry) -> None:
+        self.row_count += 1
+        self.take_entry(entry)
 
     def _notation(self) -> Notation:
         """The notation in which most rows can be read; of several, the one whose numbers agree with each other."""
