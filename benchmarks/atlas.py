@@ -97,15 +97,18 @@ def _dearest(trial: Trial) -> Row | None:
     """
     The operation that costs most of the format, all its places added up.
 
-    It is one at which a channels-last region ends without need; if there is none, one whose result, or whose input
-    other than the caller's own, is converted.
+    It is one at which a channels-last region ends without need and whose neighbours are converted for that; if there is
+    none, one whose result, or whose input other than the caller's own, is converted. Fused conversions do not count.
     """
+    counted = {conversion.id: conversion for conversion in counted_conversions(trial)}
     by_operation: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for graph in trial.graphs:
-        for breaker in graph.breakers:
-            by_operation[breaker.op].append((breaker.bytes_moved or 0, _place(breaker.location)))
+    for breaker in (breaker for graph in trial.graphs for breaker in graph.breakers):
+        paid = [counted[one] for one in breaker.conversions if one in counted]
+        if paid:
+            cost = sum(conversion.bytes_moved or 0 for conversion in paid)
+            by_operation[breaker.op].append((cost, _place(breaker.location)))
     if not by_operation:
-        for conversion in counted_conversions(trial):
+        for conversion in counted.values():
             if conversion.tensor == "activation" and conversion.role != "entry" and conversion.op is not None:
                 cost = conversion.bytes_moved or 0
                 by_operation[base_name(conversion.op)].append((cost, _place(conversion.location)))

@@ -229,11 +229,15 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for name in arguments.networks:
         graphs = counted(name)
-        convolutions, applied, last, weights, others = (sum(column) for column in zip(*graphs, strict=True))
+        convolutions, _, last, weights, others = (sum(column) for column in zip(*graphs, strict=True))
         row = rows.get((name, "inference"))
         said = "no row" if row is None or "failure" in row else _difference(row, graphs)
-        decision = "on" if applied == len(graphs) else "off" if not applied else f"on in {applied} of {len(graphs)}"
+        decision = _how_often([one.is_applied for one in graphs])
         print(f"| {name} | {convolutions} | {decision} | {last} | {weights} | {others} | {said} |", flush=True)
+
+
+def _how_often(applied: list[bool]) -> str:
+    return f"on in {sum(applied)} of {len(applied)}"
 
 
 def _difference(row: dict[str, Any], graphs: list[Counted]) -> str:
@@ -242,7 +246,10 @@ def _difference(row: dict[str, Any], graphs: list[Counted]) -> str:
     conversions = row["conversions"]["inductor"]
     pairs = {
         "convolutions": (row["convolutions"], sum(one.convolutions for one in graphs)),
-        "decision": ([one["applied"] for one in row["decisions"]], [one.is_applied for one in with_convolutions]),
+        "decision": (
+            _how_often([one["applied"] for one in row["decisions"]]),
+            _how_often([one.is_applied for one in with_convolutions]),
+        ),
         "weights": (conversions["weight"][0], sum(one.weights for one in graphs)),
         "others": (conversions["activation"][0], sum(one.others for one in graphs)),
     }

@@ -183,7 +183,7 @@ def picture(rows: Iterable[Row]) -> str:
     What moves less than 0.01 MiB is drawn at the left end.
     """
     shown = [row for row in rows if "failure" not in row and row["mode"] == "inference"]
-    shown.sort(key=lambda row: (-(bytes_of(row, DEFAULT) or 0), row["network"]))
+    shown.sort(key=lambda row: (-max(bytes_of(row, name) or 0 for name in row["conversions"]), row["network"]))
     height = TOP + ROW * len(shown) + 10
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
