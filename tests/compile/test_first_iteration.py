@@ -64,7 +64,6 @@ def test_the_first_iteration_after_the_workers_forward_is_that_of_a_fresh_model(
     assert buffers[0]["count"].item() == buffers[0]["norm.num_batches_tracked"].item() == 1
 
 
-@pytest.mark.smoke
 def test_forward_and_backward_are_recorded_once_each_and_compiled_no_second_time() -> None:
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU())
     trial = trial_of(diagnosed(net, torch.randn(2, 3, 12, 12), "inductor", "training"))
