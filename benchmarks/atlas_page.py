@@ -68,7 +68,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"{_by_rule(training)}; in training it is on in the forward and leaves the backward out in {left_out} of "
         f"{len(training)}.",
         f"The operation that costs most of the format is {_operations(done)}.",
-        f"Of the networks in inference {fewer} convert fewer bytes with channels_last than with the default, and {more} "
+        f"In inference {fewer} networks convert fewer bytes with channels_last than with the default, and {more} "
         f"more; {_won(inference, OFF)} convert least with layout optimization off, not counting what cuDNN converts.",
     ]
 
