@@ -14,7 +14,9 @@ most of the format, and what was found. ``docs/atlas.json`` holds the rows; ``do
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -164,6 +166,11 @@ def looked_at(name: str, mode: str, limit_seconds: float, reports: Path | None =
     return row
 
 
+def is_installed(library: str) -> bool:
+    """Whether a library that defines networks can be imported; torchvision's compiled part may be missing."""
+    return importlib.util.find_spec(library.lower().replace("-", "_")) is not None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NETWORK")
@@ -184,6 +191,10 @@ def main() -> None:
     if not arguments.page:
         asked = [(name, mode) for mode in MODES for name in arguments.networks if mode in NETWORKS[name].modes]
         asked = [(name, mode) for name, mode in asked if mode in arguments.modes]
+        missing = sorted({library for name, _ in asked if not is_installed(library := NETWORKS[name].library)})
+        if missing:
+            print(f"left out, as they are not installed: {', '.join(missing)}", file=sys.stderr)
+            asked = [(name, mode) for name, mode in asked if NETWORKS[name].library not in missing]
         if arguments.resume:
             done = {(row["network"], row["mode"]) for row in rows if _is_kept(row)}
             asked = [one for one in asked if one not in done]

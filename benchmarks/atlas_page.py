@@ -65,11 +65,11 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"In inference torch.compile's default converts something in every call of {len(converting)} networks"
         f"{f' ({format_bytes(max(converting))} at most)' if converting else ''}, and weights in {weights} of them.",
         f"Layout optimization is off in inference in {_by_rule(inference)} and in the forward of training in "
-        f"{_by_rule(training)}; in {left_out} of {len(training)} trainings it is on in the forward and leaves the "
-        "backward out.",
+        f"{_by_rule(training)}; in training it is on in the forward and leaves the backward out in {left_out} of "
+        f"{len(training)}.",
         f"The operation that costs most of the format is {_operations(done)}.",
-        f"With channels_last {fewer} networks convert fewer bytes in inference than with the default, {more} "
-        f"more; with layout optimization off {_won(inference, OFF)} convert least, save what cuDNN converts.",
+        f"In inference {fewer} networks convert fewer bytes with channels_last than with the default, and {more} "
+        f"more; {_won(inference, OFF)} convert least with layout optimization off, not counting what cuDNN converts.",
     ]
 
 
