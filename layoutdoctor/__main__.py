@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import ALIASES, COMMANDS
 from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"

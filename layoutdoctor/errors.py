@@ -7,11 +7,7 @@ Anything else that escapes is a bug and keeps its traceback.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+from collections.abc import Iterator
 
 NO_TORCH = (
     "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "

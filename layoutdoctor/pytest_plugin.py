@@ -8,14 +8,12 @@ test asks for a fixture, and its hooks do nothing for a test that did not.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis import Diagnosis
 
 MARKER = "layouts"
 _MARKER_HELP = (

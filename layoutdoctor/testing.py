@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Conversion, Diagnosis, RedundantPair, Trial
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
@@ -23,11 +22,7 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_i
 from layoutdoctor.words import count_of, distinct, joined, layout_words, op_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
     from layoutdoctor.diagnosis.subject import Mode
-    from layoutdoctor.diagnosis.trial import Trial
 
 DEFAULT_CONFIGURATIONS = ("inductor",)
 """What ``torch.compile(model)(x)`` does, with model and input as the test made them."""

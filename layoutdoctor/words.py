@@ -7,19 +7,12 @@ Names out of a record (modules, files, kernels) stay as they are: a report clean
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
+from layoutdoctor.diagnosis import Configuration, Layout, Ratio, Size, SourceKind, SourceLocation
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BASELINE, BUILTIN_CONFIGURATIONS
 from layoutdoctor.units import format_ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import Ratio
-    from layoutdoctor.diagnosis.kernel import SourceKind
-    from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 
 OWNER_WORDS = {
     "library": "inside library calls",

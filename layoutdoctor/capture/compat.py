@@ -14,6 +14,7 @@ import inspect
 import logging
 import pkgutil
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -24,7 +25,6 @@ from layoutdoctor.errors import UnsupportedTorchError, UsageError, first_line
 from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 OLDEST = (2, 7)

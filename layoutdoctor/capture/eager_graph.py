@@ -10,6 +10,7 @@ import contextlib
 import gc
 import sys
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +29,12 @@ from layoutdoctor.capture.fx_graph import (
     source_location,
     tensor_problem,
 )
-from layoutdoctor.diagnosis.graph import FxNode, Graph
+from layoutdoctor.diagnosis import FxNode, Graph, SourceLocation, TensorKind
 from layoutdoctor.errors import first_line
 from layoutdoctor.words import described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from types import FrameType
-
-    from layoutdoctor.diagnosis.conversion import TensorKind
-    from layoutdoctor.diagnosis.subject import SourceLocation
 
 
 class EagerRecorder(TorchDispatchMode):

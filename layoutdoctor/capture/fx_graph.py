@@ -7,25 +7,18 @@ import operator
 import os
 import re
 import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from layoutdoctor.diagnosis.graph import FxNode
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
-from layoutdoctor.diagnosis.subject import SourceLocation
-from layoutdoctor.diagnosis.trial import TracedModel, TracedTensor
+from layoutdoctor.diagnosis import Buffer, FxNode, Layout, Size, SourceLocation, TracedModel, TracedTensor
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.traced_text import needs_torch_alone
 from layoutdoctor.recording.decision import Call, Tensor
 from layoutdoctor.recording.torch_trace import KNOWN_NAMESPACES
 from layoutdoctor.words import described
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.graph import Buffer
-    from layoutdoctor.diagnosis.layout import Size
 
 # With the separator: torchvision is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")

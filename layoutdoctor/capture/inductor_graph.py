@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from layoutdoctor.capture.fx_graph import size_of
-from layoutdoctor.diagnosis.graph import Buffer, BufferRead
+from layoutdoctor.diagnosis import Buffer, BufferRead, Layout
 from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.generated_code import Loop, reduction_run, seen_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.layout import Layout
 
 T = TypeVar("T")
 

@@ -19,6 +19,7 @@ import copy
 import operator
 import re
 import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -33,8 +34,6 @@ from layoutdoctor.errors import first_line
 from layoutdoctor.files.scratch import private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from layoutdoctor.diagnosis.gpus import Gpu
 
 DEVICE = torch.device("cuda", 0)

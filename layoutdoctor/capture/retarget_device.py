@@ -12,6 +12,7 @@ import functools
 import inspect
 import sys
 import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -20,8 +21,6 @@ import torch
 from layoutdoctor.capture.compat import triton_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from layoutdoctor.diagnosis.gpus import Gpu
 
 

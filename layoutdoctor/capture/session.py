@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -27,19 +28,11 @@ from layoutdoctor.capture.fx_graph import (
     traced_model,
 )
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
-from layoutdoctor.diagnosis.graph import Graph
+from layoutdoctor.diagnosis import Buffer, FxNode, Graph, GraphDirection, Layout, TracedModel
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import RawDecision, describe_decision
 from layoutdoctor.recording.torch_trace import first_words
 from layoutdoctor.recording.weights import placeholder_kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode, GraphDirection
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.trial import TracedModel
-
 
 _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
 """Dynamo's compile id in front of a failed guard: frame, and which compile of it."""

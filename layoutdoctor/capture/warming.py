@@ -15,16 +15,14 @@ import importlib
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
 
 from layoutdoctor.capture.compat import inductor_config, missing_cpp_compiler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SMALLEST_KERNEL = """
 #include <torch/csrc/inductor/cpp_prefix.h>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import platform
@@ -10,8 +11,8 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
 from layoutdoctor.commands.output import for_others
@@ -19,10 +20,6 @@ from layoutdoctor.commands.streams import print_text, terminal_width
 from layoutdoctor.errors import UnsupportedTorchError, needs_torch
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import count_of, listing
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
 
 _LOOK_SECONDS = 0.5
 _ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc\w*|mimalloc)[^/]*\.so")

@@ -12,12 +12,27 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from layoutdoctor.diagnosis.answer import FASTER, Account, AccountRow
+from layoutdoctor.diagnosis import (
+    Account,
+    AccountKind,
+    AccountRow,
+    Buffer,
+    Conversion,
+    Diagnosis,
+    FxNode,
+    Graph,
+    Kernel,
+    Layout,
+    SourceLocation,
+    Trial,
+)
+from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import launch_count, listed_conversions
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
@@ -26,18 +41,6 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, 
 from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.answer import AccountKind
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.subject import SourceLocation
-    from layoutdoctor.diagnosis.trial import Trial
 
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
 """Operations that libraries run, by their base names and by the names of oneDNN's primitives."""

@@ -7,21 +7,14 @@ Rules and reports both take these sums from here, so that they cannot disagree.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis, KernelSummary, RedundantPair, SourceLocation, Trial
 from layoutdoctor.diagnosis.answer import FASTER, INCONCLUSIVE
 from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_norms
 from layoutdoctor.units import format_share, sum_if_all_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
-    from layoutdoctor.diagnosis.subject import SourceLocation
-    from layoutdoctor.diagnosis.trial import Trial
 
 IRRELEVANT_SHARE = 0.02
 """Conversions that take less of the kernel time than this cannot be worth a change of layout."""

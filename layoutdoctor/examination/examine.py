@@ -8,17 +8,25 @@ each conversion, the round trips, and the costs of layout breakers. If one step 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.conversion import RedundantPair
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
-from layoutdoctor.diagnosis.graph import Graph
-from layoutdoctor.diagnosis.kernel import KernelSummary
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import (
+    Conversion,
+    Diagnosis,
+    Failure,
+    Graph,
+    KernelSummary,
+    Lack,
+    Measurement,
+    Observed,
+    RedundantPair,
+    Rounds,
+    Trial,
+)
 from layoutdoctor.diagnosis.record import Record
-from layoutdoctor.diagnosis.trial import Failure, Measurement, Observed, Rounds, Trial
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
 from layoutdoctor.examination.advice.choice import compare, recommend, shown_seconds
@@ -43,9 +51,6 @@ from layoutdoctor.examination.kernels.waiting import waiting_in_calls
 from layoutdoctor.recording.recording import busy_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.units import Seconds
 

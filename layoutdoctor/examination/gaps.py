@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Diagnosis, KernelSummary, Trial
 from layoutdoctor.words import RAN_AS_EAGER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.kernel import KernelSummary
-    from layoutdoctor.diagnosis.trial import Trial
 
 
 @dataclass(frozen=True)

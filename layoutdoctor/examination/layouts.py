@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from layoutdoctor.diagnosis.layout import Layout
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode
+from layoutdoctor.diagnosis import Buffer, FxNode, Layout
 
 UNKNOWN = Layout((), None, ())
 """A layout that was not recorded: it has no dimensions, and satisfies no memory format."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.graph import FxNode
-    from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis import FxNode, SourceLocation
 
 
 class Where(NamedTuple):

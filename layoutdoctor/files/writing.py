@@ -14,12 +14,12 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from io import BufferedReader
-    from pathlib import Path, PurePath
     from typing import BinaryIO
 
 _IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.+=,@-]")

@@ -17,6 +17,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -36,8 +37,6 @@ from layoutdoctor.fleet.examining import examine_source, failed
 from layoutdoctor.fleet.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-
     from layoutdoctor.diagnosis.scan import ScannedRows
 
     Result = tuple[Source, list[ScannedRows]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, Diagnosis
 from layoutdoctor.diagnosis.scan import ScannedFile, ScannedRows, ScanRow
 from layoutdoctor.errors import LayoutDoctorError, first_line
 from layoutdoctor.examination.changes.traces import loose_name
@@ -20,10 +22,6 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.fleet.sources import Source
     from layoutdoctor.recording.recording import Recording
 

@@ -17,6 +17,7 @@ import os
 import re
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -34,8 +35,6 @@ from layoutdoctor.units import format_bytes
 from layoutdoctor.words import listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     Opened = Callable[[], contextlib.AbstractContextManager[IO[bytes]]]
 
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite", "dedicated_log_torch_trace_*.log*")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from layoutdoctor.diagnosis.subject import Environment
+from layoutdoctor.diagnosis import Environment
 from layoutdoctor.errors import first_line
 from layoutdoctor.measure.timing import choose_timer, kind_of
 from layoutdoctor.units import format_bytes

@@ -7,17 +7,16 @@ Eager's own error in the model's dtype is the yardstick, as in torch's accuracy 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.trial import Equivalence
+from layoutdoctor.diagnosis import Equivalence, Layout
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from os import PathLike
 
 # The numbers behind these are in docs/measuring.md. All are relative root mean square errors, or factors of them.

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import re
+from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.units import Bytes
 
 # The words of torch and Python; torch.OutOfMemoryError is a GPU's, a CPU's allocator raises a plain RuntimeError.

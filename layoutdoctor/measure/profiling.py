@@ -15,13 +15,14 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import Graph, Lack
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.kernels.operations import GENERATED_PREFIX
 from layoutdoctor.files.scratch import private_directory
@@ -35,10 +36,6 @@ from layoutdoctor.recording.steps import without_steps
 from layoutdoctor.state.switches import same_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.graph import Graph
-
     GeneratedCode = tuple[str, Iterable[str], Any]
     """A graph's name, its kernels' names, and the generated module that runs it."""
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layoutdoctor.diagnosis import Lack
 from layoutdoctor.measure.profiling import named_kernels, quiet_profiler
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile
 from layoutdoctor.recording.steps import first_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from layoutdoctor.diagnosis.lack import Lack
     from layoutdoctor.measure.profiling import GeneratedCode
     from layoutdoctor.recording.recording import RecordedTrace
 

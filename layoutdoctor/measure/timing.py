@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from layoutdoctor.recording.reading import garbage_collection_paused
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.units import Seconds
 
     Timer = Callable[[Callable[[], None], int], tuple[Seconds, ...]]

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.answer import Finding
+from layoutdoctor.diagnosis import Conversion, Finding, Kernel, Total
 from layoutdoctor.diagnosis.configurations import AHEAD_OF_TIME, BUILTIN_CONFIGURATIONS
-from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel, Total
 from layoutdoctor.privacy.scrubbing import records_in, rewrite_record, scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import msgspec
 
     from layoutdoctor.privacy.paths import Surroundings

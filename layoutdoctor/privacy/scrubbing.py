@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import operator
 import re
+from collections.abc import Callable, Hashable, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -25,8 +26,6 @@ from layoutdoctor.privacy.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
     Rewrite = Callable[[str, str], str]
     """From a string and its place (``"Finding.message"``) to the string that takes its place."""
 

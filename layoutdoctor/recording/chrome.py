@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
 from operator import attrgetter
@@ -30,8 +31,6 @@ from layoutdoctor.recording.recording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from layoutdoctor.recording.files import TraceFile

@@ -7,20 +7,14 @@ The same for a compile that was watched and for one whose log was read; it needs
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import Convolution, ConvolutionClass, Decision
+from layoutdoctor.diagnosis import Convolution, ConvolutionClass, Decision, Layout, Size, SourceLocation
 from layoutdoctor.words import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.subject import SourceLocation
-
 
 SMALL_CHANNELS = 64
 """``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from layoutdoctor.errors import TraceError
 from layoutdoctor.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOT_A_NUMBER = "NaN or Infinity"
 NOT_UTF8 = "bytes that are no UTF-8"

@@ -7,16 +7,14 @@ import contextlib
 import gzip
 import re
 import zlib
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, GZIP_MAGIC
 from layoutdoctor.errors import TraceError
 from layoutdoctor.files.writing import RECORDING_SUFFIX, opened
 from layoutdoctor.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18

@@ -10,17 +10,15 @@ Source:
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.diagnosis.graph import Buffer, BufferRead
-from layoutdoctor.diagnosis.layout import Layout, known_numbers, strided_layout
+from layoutdoctor.diagnosis import Buffer, BufferRead, Layout, Size
+from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.recording.kernels_text import read_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.layout import Size
     from layoutdoctor.recording.kernels_text import Kernel, Store
 
 _IN_PLACE = " (in place)"

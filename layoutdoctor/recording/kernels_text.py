@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Steps = dict[str, int]
 """An index: by how many elements it moves with each loop variable; its constant has the name ``""``."""

@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals
@@ -15,8 +16,6 @@ from layoutdoctor.recording.table_numbers import PLAIN, whole_nanoseconds
 from layoutdoctor.recording.table_rows import TRANSFERS, Entry, Layout, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from layoutdoctor.recording.recording import RecordedTrace
     from layoutdoctor.recording.table_numbers import Notation
 

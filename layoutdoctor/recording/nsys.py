@@ -20,6 +20,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from itertools import islice
@@ -38,8 +39,6 @@ from layoutdoctor.recording.recording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_NAME = 1 << 16

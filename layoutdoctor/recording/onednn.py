@@ -12,15 +12,13 @@ Source:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.layout import Layout, blocked_layout, dense_stride, strided_layout
+from layoutdoctor.diagnosis import Layout
+from layoutdoctor.diagnosis.layout import blocked_layout, dense_stride, strided_layout
 from layoutdoctor.diagnosis.record import Seconds
 from layoutdoctor.words import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
 # A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.

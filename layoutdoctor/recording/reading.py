@@ -14,13 +14,14 @@ import contextlib
 import gc
 import re
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, AnyStr, Literal
+from pathlib import Path
+from typing import AnyStr, Literal
 
 from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis import Configuration, Environment, Observed, Subject
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES
-from layoutdoctor.diagnosis.subject import Configuration, Environment, Subject
-from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.chrome import read_chrome_trace
 from layoutdoctor.recording.files import TraceFile, is_diagnosis
@@ -29,10 +30,6 @@ from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_l
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, Problem, RecordedTrace, Recording
 from layoutdoctor.recording.table import FURTHER, has_kernel_table, read_kernel_tables, text_encoding
 from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 
 def read_trace(

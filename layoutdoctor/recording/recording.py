@@ -8,23 +8,19 @@ oneDNN all end in this value. It needs no torch, and nothing in it was proved by
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.kernel import SourceKind
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import Environment, Lack, Observed, SourceKind, Subject
 from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
-from layoutdoctor.diagnosis.subject import Environment, Subject
-from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.recording.onednn import OnednnLog
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     Column = NDArray[np.int64]

@@ -8,6 +8,8 @@ smaller, and byte by byte, which packs well. Nothing is rounded.
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,9 +30,6 @@ from layoutdoctor.files.writing import RECORDING_SUFFIX, printable, replacing
 from layoutdoctor.recording.recording import EVENT_TABLES, NONE, Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from layoutdoctor.recording.recording import Column, RecordedTrace
 
 VERSION = 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from layoutdoctor.errors import TraceError
@@ -22,8 +23,6 @@ from layoutdoctor.recording.table_numbers import NANOSECONDS, is_number
 from layoutdoctor.recording.table_rows import GAP, LAYOUTS, Table, cells_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from layoutdoctor.recording.files import TraceFile
     from layoutdoctor.recording.recording import RecordedTrace
 

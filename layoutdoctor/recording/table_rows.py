@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import SourceKind
 from layoutdoctor.recording.recording import (
     NONE,
     KernelTotal,
@@ -27,9 +29,6 @@ from layoutdoctor.recording.table_numbers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.recording.recording import RecordedTrace
     from layoutdoctor.recording.table_numbers import Notation
 

@@ -15,15 +15,16 @@ import ast
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import FxNode, Graph, base_name
+from layoutdoctor.diagnosis import Buffer, FxNode, Graph, GraphDirection, SourceLocation
+from layoutdoctor.diagnosis.graph import base_name
 from layoutdoctor.diagnosis.saved import UNREADABLE
-from layoutdoctor.diagnosis.subject import SourceLocation
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import Call, Tensor, derived_decision
 from layoutdoctor.recording.generated_code import GeneratedCode, layout_in, names_in
@@ -33,9 +34,6 @@ from layoutdoctor.recording.weights import SAME, behind, placeholder_kinds, weig
 from layoutdoctor.words import DTYPES, described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.graph import Buffer, GraphDirection
     from layoutdoctor.recording.files import TraceFile
 
 RECORD = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ [^{\n]*\] (\{.*)")

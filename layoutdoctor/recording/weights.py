@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
+from layoutdoctor.diagnosis import FxNode, GraphDirection, TensorKind
 from layoutdoctor.diagnosis.graph import base_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from layoutdoctor.diagnosis.conversion import TensorKind
-    from layoutdoctor.diagnosis.graph import FxNode, GraphDirection
 
 SAME = frozenset(
     "_to_copy convert_element_type clone alias detach view _unsafe_view reshape unsqueeze squeeze permute transpose t "

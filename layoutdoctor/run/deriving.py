@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Environment, InputTensor
 from layoutdoctor.diagnosis.compile_arguments import compiled_with
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
@@ -19,6 +21,7 @@ from layoutdoctor.diagnosis.configurations import (
     choose_configurations,
     name_without_cures,
 )
+from layoutdoctor.diagnosis.subject import Cure, FormatChoice
 from layoutdoctor.examination.advice.choice import eligible_names
 from layoutdoctor.examination.cure_gains import can_pay
 from layoutdoctor.recording.recording import busy_nanoseconds
@@ -27,9 +30,6 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 from layoutdoctor.workers.turns import take_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, FormatChoice, InputTensor
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3

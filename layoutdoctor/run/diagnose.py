@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Diagnosis, Observed
 from layoutdoctor.diagnosis.compile_arguments import check_compile_arguments, compiled_with
 from layoutdoctor.diagnosis.configurations import (
     ALL,
@@ -26,8 +27,6 @@ from layoutdoctor.diagnosis.configurations import (
     what_follows,
 )
 from layoutdoctor.diagnosis.gpus import find_gpu
-from layoutdoctor.diagnosis.subject import Configuration
-from layoutdoctor.diagnosis.trial import Observed
 from layoutdoctor.errors import UsageError, needs_torch
 from layoutdoctor.examination.advice.choice import package_to_keep
 from layoutdoctor.files.writing import replacing
@@ -42,9 +41,7 @@ from layoutdoctor.workers.messages import DEFAULT_TIMEOUT_SECONDS, Progress, Req
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
 
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.recording.recording import Head
     from layoutdoctor.workers.launcher import Launcher

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -16,8 +17,6 @@ from layoutdoctor.workers.messages import Begin, Channel, ClosedError, Ended, Fo
 from layoutdoctor.workers.processes import die_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from layoutdoctor.workers.messages import Order, Request
 
 

@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,7 @@ import torch
 from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import lowering_every_graph, notes_on_torch, on_compiles, profiler_runs, triton_version
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.subject import Subject
-from layoutdoctor.diagnosis.trial import Failure, Observed
+from layoutdoctor.diagnosis import Diagnosis, Failure, Lack, Observed, Subject
 from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.examination.counts import counted_conversions, sum_of_known, sum_seconds
 from layoutdoctor.examination.kernels.operations import COMPILED_RANGES
@@ -43,10 +42,8 @@ from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType, TracebackType
 
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
     from layoutdoctor.recording.recording import RecordedTrace
     from layoutdoctor.units import Seconds
 

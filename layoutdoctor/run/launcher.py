@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -33,8 +34,6 @@ from layoutdoctor.workers.messages import (
 from layoutdoctor.workers.processes import adopt_orphans, be_first_to_go, kill_with_all_it_started, started_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Order, Request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +13,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from layoutdoctor.subjects.copies import input_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.subject import InputUse
 
 _IMAGE_RANK = 4

@@ -7,6 +7,8 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +23,6 @@ from layoutdoctor.run.program import Recorded, modules_called, run_as_main
 from layoutdoctor.workers.program import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from layoutdoctor.workers.program import Asked
 
 _RECORDING = f"steps{RECORDING_SUFFIX}"

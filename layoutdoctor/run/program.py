@@ -16,7 +16,7 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +41,6 @@ from layoutdoctor.words import listing, shape_words
 from layoutdoctor.workers.program import Asked, KindOfCall, ModuleTime, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import FrameType
 

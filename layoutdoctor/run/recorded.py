@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.diagnosis import Diagnosis
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import DEFAULT_MOST_BYTES, load
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.changes.models import compare_models
@@ -20,8 +21,6 @@ from layoutdoctor.rules import run_rules
 from layoutdoctor.words import TORCH_TRACE_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
     from layoutdoctor.recording.recording import Recording
     from layoutdoctor.rules import Rule

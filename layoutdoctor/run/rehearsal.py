@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.fx_graph import is_user_file
 from layoutdoctor.capture.retarget import fake_tensors
+from layoutdoctor.diagnosis import Layout
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
@@ -25,9 +26,6 @@ from layoutdoctor.subjects.subject import owned_module, set_mode
 from layoutdoctor.words import joined, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.diagnosis.subject import Mode
     from layoutdoctor.subjects.subject import LoadedSubject
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from layoutdoctor._version import __version__
+from layoutdoctor.diagnosis import Configuration
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.subject import InputUse
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.examination.advice.choice import left_standing
@@ -41,9 +44,6 @@ from layoutdoctor.workers.turns import (
 from layoutdoctor.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.subject import Configuration, InputUse
     from layoutdoctor.run.watching import Watch
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Launcher

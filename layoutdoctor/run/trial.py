@@ -8,6 +8,7 @@ import re
 import statistics
 import time
 import traceback
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ from layoutdoctor.capture.eager_graph import record_eager_iteration
 from layoutdoctor.capture.fx_graph import location_in_stack
 from layoutdoctor.capture.retarget import TargetLowering
 from layoutdoctor.capture.session import CompileCapture
+from layoutdoctor.diagnosis import Configuration, Failure, FailureCause, GradientLayout, Graph, Lack, Observed
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.trial import Failure, FailureCause, GradientLayout, Observed
+from layoutdoctor.diagnosis.subject import Mode
 from layoutdoctor.errors import LayoutDoctorError, first_line, text_of
 from layoutdoctor.examination.advice.applying import global_options
 from layoutdoctor.measure.equivalence import Reference, check_equivalence
@@ -44,11 +45,7 @@ from layoutdoctor.words import joined
 from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMemory, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
     from layoutdoctor.diagnosis.gpus import Gpu
-    from layoutdoctor.diagnosis.graph import Graph
-    from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.subjects.step import Step
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.units import Seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ import msgspec
 from layoutdoctor.workers.messages import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from layoutdoctor.recording.recording import Recording
 
 # The percentage of the whole run at which a stage ends, for usual models; a stage begins where the one before it ends.

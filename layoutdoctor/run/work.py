@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 from layoutdoctor.capture.compat import building_kernels, have_torch_check, notes_on_torch, triton_version
 from layoutdoctor.capture.fx_graph import is_user_file
+from layoutdoctor.diagnosis import Subject
 from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
 from layoutdoctor.diagnosis.gpus import find_gpu
@@ -45,10 +47,7 @@ from layoutdoctor.workers.messages import (
 from layoutdoctor.workers.settling import end_worker_threads, keep_memory, take_some_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from layoutdoctor.diagnosis.gpus import Gpu
-    from layoutdoctor.diagnosis.subject import Subject
     from layoutdoctor.subjects.subject import LoadedSubject
     from layoutdoctor.workers.messages import Answer, Begin, Channel, Order, Request
 

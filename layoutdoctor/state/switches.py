@@ -11,6 +11,7 @@ import importlib
 import os
 import random
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from torch.utils.hooks import RemovableHandle
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     Switch = tuple[Callable[[], Any], Callable[..., object]]  # how it is read, and how it is set
 
 Settings = dict[str, Any]

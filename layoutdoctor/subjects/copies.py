@@ -14,6 +14,7 @@ import functools
 import gc
 import sys
 import types
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,12 +22,11 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.diagnosis.layout import Layout, strided_layout
+from layoutdoctor.diagnosis import Layout
+from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.errors import SubjectError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from layoutdoctor.diagnosis.subject import FormatChoice
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -6,14 +6,16 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from layoutdoctor.diagnosis import Configuration, Failure, FxNode, Graph, Layout, Size
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.subject import Cure
+from layoutdoctor.diagnosis.subject import Cure, Mode
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
@@ -23,12 +25,6 @@ from layoutdoctor.words import distinct, line_words, listing
 from layoutdoctor.workers.messages import Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout, Size
-    from layoutdoctor.diagnosis.subject import Configuration, Mode
-    from layoutdoctor.diagnosis.trial import Failure
     from layoutdoctor.units import Bytes
 
 _COPIED_BYTES = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from layoutdoctor.subjects.copies import CHANNELS_LAST, in_format
 from layoutdoctor.words import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from layoutdoctor.diagnosis.subject import FormatChoice
 
 EXPECTED_FORM = "[NAME=]DTYPE[SIZE,SIZE,...][:channels_last|:contiguous], such as 'f32[8,3,224,224]:channels_last'"

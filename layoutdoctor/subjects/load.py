@@ -14,10 +14,10 @@ import textwrap
 import traceback
 import types
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -34,9 +34,6 @@ from layoutdoctor.subjects.recorded_inputs import as_called, part_with_inputs
 from layoutdoctor.subjects.subject import LoadedSubject, owned_module, split_example_input, unwrap
 from layoutdoctor.subjects.zoo import ZOOS, load_from_zoo
 from layoutdoctor.words import TARGET_FORMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _SEED = 0
 _numbers = itertools.count()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.diagnosis import Configuration
+from layoutdoctor.diagnosis.subject import FormatChoice, InputUse, Mode, OptionValue
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import effective_options, global_options
 from layoutdoctor.examination.kernels.operations import GRAPH_CALL
@@ -28,10 +32,6 @@ from layoutdoctor.subjects.step import Step
 from layoutdoctor.subjects.subject import callable_name, owned_module, set_mode, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-    from pathlib import Path
-
-    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, InputUse, Mode, OptionValue
     from layoutdoctor.subjects.subject import LoadedSubject
 
 T = TypeVar("T")

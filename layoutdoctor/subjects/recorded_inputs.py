@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,6 @@ from layoutdoctor.subjects.copies import copy_inputs, input_tensors
 from layoutdoctor.words import count_of, shape_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Inputs = tuple[tuple[Any, ...], dict[str, Any]]
     OnCall = Callable[[nn.Module, Inputs, Callable[[], Any]], Any]
 

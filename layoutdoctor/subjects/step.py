@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,6 @@ from layoutdoctor.state.switches import seed_all, switched
 from layoutdoctor.subjects.copies import clone_tensor, copy_inputs, device_of_model, input_tensors, layout_of_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from torch import nn
 
     from layoutdoctor.diagnosis.subject import Mode

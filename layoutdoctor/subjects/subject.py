@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layoutdoctor.capture.compat import compile_arguments_of
+from layoutdoctor.diagnosis import InputTensor, Subject
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import Call
 from layoutdoctor.measure.environment import notes_on_gpu
@@ -34,8 +34,6 @@ from layoutdoctor.subjects.copies import (
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from layoutdoctor.diagnosis.subject import Mode
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)

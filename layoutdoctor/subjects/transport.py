@@ -13,6 +13,7 @@ import shutil
 import sys
 import types
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from layoutdoctor.subjects.copies import reached
 from layoutdoctor.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from layoutdoctor.subjects.subject import LoadedSubject
 
 Reduced = tuple[Any, ...]

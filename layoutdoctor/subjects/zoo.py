@@ -6,17 +6,15 @@ import ast
 import difflib
 import importlib
 import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.subjects.inputs import make_inputs, parse_input
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _BATCH_SIZE = 8
 # Small sizes of models that are made for a large GPU: what they are built with, and their inputs as --input takes them.

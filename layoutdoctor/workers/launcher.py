@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from layoutdoctor import errors
-from layoutdoctor.diagnosis.trial import Failure
+from layoutdoctor.diagnosis import Configuration, Failure, TrialStatus
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.workers.endings import how_it_ended, last_seen, what_matters
@@ -42,10 +43,6 @@ from layoutdoctor.workers.processes import kill_all, kill_with_all_it_started, o
 from layoutdoctor.workers.settling import short_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.messages import Answer, Order, Proposal, Request
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Environment, Failure, Lack, Observed, Subject
 from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
-from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.record import PositiveSeconds
-from layoutdoctor.diagnosis.subject import Configuration, Cure, Environment, InputUse, Mode, Subject
-from layoutdoctor.diagnosis.trial import Failure, Observed
+from layoutdoctor.diagnosis.subject import Cure, InputUse, Mode
 from layoutdoctor.examination.advice.applying import Call
 from layoutdoctor.files.writing import file_name_of
 from layoutdoctor.recording.recording import Iteration

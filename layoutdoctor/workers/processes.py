@@ -8,14 +8,13 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from layoutdoctor.units import Seconds
 
 _PR_SET_PDEATHSIG = 1

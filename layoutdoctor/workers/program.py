@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,10 +16,6 @@ from layoutdoctor.errors import LayoutDoctorError, SubjectError, TransportError
 from layoutdoctor.workers.endings import how_it_ended
 from layoutdoctor.workers.messages import Message
 from layoutdoctor.workers.processes import kill_with_all_it_started, working_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _CODE = """\
 import json, sys

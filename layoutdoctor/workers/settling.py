@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from layoutdoctor.workers.processes import _held
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
 _BLOCK_BYTES = 100_000

@@ -15,6 +15,7 @@ import os
 import selectors
 import statistics
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import BASELINE
@@ -34,8 +35,6 @@ from layoutdoctor.workers.launcher import LostError
 from layoutdoctor.workers.processes import busy_seconds, stop_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.worker import Start, Worker
 

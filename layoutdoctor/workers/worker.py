@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Failure, Lack, Observed, Rounds, TrialStatus
 from layoutdoctor.diagnosis.configurations import CUDNN_BENCHMARK
-from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.trial import Failure, Observed, Rounds
 from layoutdoctor.errors import LayoutDoctorError
 from layoutdoctor.files.writing import TRACE_SUFFIX, file_name_of
 from layoutdoctor.recording.recording import Recording
@@ -35,10 +35,6 @@ from layoutdoctor.workers.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import TrialStatus
     from layoutdoctor.recording.recording import Head, Iteration
     from layoutdoctor.units import Seconds
     from layoutdoctor.workers.launcher import Host, Process

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping  # a call is read from messages, by its annotations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import Configuration
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.subject import Configuration, FormatChoice, OptionValue
+from layoutdoctor.diagnosis.subject import FormatChoice, OptionValue
 
 
 class Call(NamedTuple):

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.answer import (
-    EQUAL,
-    FASTER,
-    INCONCLUSIVE,
-    SLOWER,
+from layoutdoctor.diagnosis import (
     Comparison,
+    Configuration,
+    Diagnosis,
+    Observed,
     Ratio,
     Recommendation,
+    Rounds,
+    Trial,
     Verdict,
     WithoutFreezing,
 )
+from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE, SLOWER
 from layoutdoctor.diagnosis.configurations import BASELINE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
-    from layoutdoctor.diagnosis.subject import Configuration
-    from layoutdoctor.diagnosis.trial import Observed, Rounds, Trial
     from layoutdoctor.units import Seconds
 
 

@@ -7,18 +7,15 @@ compiled with its own sizes, as it was measured, and everything else as the base
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import Configuration, Size
 from layoutdoctor.examination.advice.applying import compile_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.layout import Size
-    from layoutdoctor.diagnosis.subject import Configuration
-
     Kind = tuple[int | None, tuple[tuple[Size, ...], ...]]
     """Threads, None if all calls have the same number, and the shapes of all tensors."""
 

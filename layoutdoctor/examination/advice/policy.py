@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Diagnosis, Recommendation, WithoutFreezing
 from layoutdoctor.diagnosis.answer import FASTER, SLOWER
 from layoutdoctor.diagnosis.policy import Case, Policy
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.advice.choice import eligible_names
 from layoutdoctor.examination.advice.dispatch import lines_by_shape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.answer import Recommendation, WithoutFreezing
-    from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
 def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None = None) -> Policy:

@@ -8,11 +8,12 @@ channels-last and returned another layout.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.graph import LayoutBreaker
+from layoutdoctor.diagnosis import Buffer, Conversion, FxNode, Graph, Layout, LayoutBreaker, RedundantPair
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK, dispatched_format, known_numbers, stride_order
 from layoutdoctor.examination.graphs.buffers import (
     densified,
@@ -26,11 +27,6 @@ from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.graphs.buffers import Flow
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import Buffer, BufferRead, FxNode, Graph, Layout
 from layoutdoctor.diagnosis.layout import (
     CHANNELS_LAST_BY_RANK,
-    Layout,
     dense_stride,
     known_numbers,
     stride_order,
@@ -22,11 +22,6 @@ from layoutdoctor.diagnosis.layout import (
 )
 from layoutdoctor.examination.graphs.join import is_convolution
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.graph import Buffer, BufferRead, FxNode, Graph
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,21 @@ external call are not in the graph but in the kernel list.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from layoutdoctor.diagnosis.conversion import Conversion
+from layoutdoctor.diagnosis import (
+    Buffer,
+    Conversion,
+    ConversionDirection,
+    ConversionRole,
+    FxNode,
+    Graph,
+    Layout,
+    TensorKind,
+)
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import Flow, densified
 from layoutdoctor.examination.graphs.join import is_convolution
@@ -28,11 +38,6 @@ from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import ConversionDirection, ConversionRole, TensorKind
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.graphs.buffers import Source
     from layoutdoctor.examination.kernels.operations import HostOperation
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from layoutdoctor.diagnosis import Buffer, Conversion, Graph, Kernel
 from layoutdoctor.examination.graphs.buffers import computes
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.units import sum_if_all_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.graph import Buffer, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel
 
 
 def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:

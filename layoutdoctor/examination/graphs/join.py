@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import FxNode, Graph
 from layoutdoctor.examination.kernels.host import moves_elements
 from layoutdoctor.examination.kernels.operations import (
     GENERATED_PREFIX,
@@ -24,11 +25,6 @@ from layoutdoctor.examination.kernels.operations import (
     outermost_name,
 )
 from layoutdoctor.recording.weights import is_computed_weight
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
 
 _TRITON_PREFIX = "triton_"  # on a GPU, the launch of a generated kernel is an operation with the kernel's name
 _CONVOLUTIONS = (

@@ -7,18 +7,13 @@ invents one. Names are those of ATen and of the ``prims`` that Inductor's decomp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+from layoutdoctor.diagnosis import FxNode, Graph, Layout
 from layoutdoctor.diagnosis.graph import base_name as base_name
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.layouts import layout_or_unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
-
 
 POINTWISE = frozenset(
     """

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from layoutdoctor.diagnosis import FxNode, Graph, Size
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
 from layoutdoctor.examination.layouts import layout_or_unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Size
 
 LEAST_SHARE = 0.02
 """With a smaller share of a model's work, the gain would not be noticed."""

@@ -11,13 +11,23 @@ needed. Each run of a graph, and each layout A, is balanced by itself.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import networkx as nx
 
-from layoutdoctor.diagnosis.conversion import RedundantPair
+from layoutdoctor.diagnosis import (
+    Buffer,
+    Conversion,
+    ConversionDirection,
+    FxNode,
+    Graph,
+    Layout,
+    RedundantPair,
+    SourceLocation,
+)
 from layoutdoctor.examination.graphs.buffers import Flow, Source, is_only_channels_last, same_format
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
 from layoutdoctor.examination.graphs.join import is_convolution
@@ -25,14 +35,6 @@ from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, 
 from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import distinct
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion, ConversionDirection
-    from layoutdoctor.diagnosis.graph import Buffer, FxNode, Graph
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.subject import SourceLocation
 
 
 @dataclass

@@ -8,21 +8,20 @@ the id only repeats the correlation, the operation is found by nesting in time.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layoutdoctor.diagnosis.subject import SourceLocation
+from layoutdoctor.diagnosis import SourceLocation
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.recording.chrome import FRAME, MODULE_PREFIX, is_module_call, is_user_function
 from layoutdoctor.recording.recording import NONE, OperationArguments
 from layoutdoctor.recording.steps import STEP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from layoutdoctor.recording.recording import Column, FrameEvents, LaunchEvents, OperationEvents, RecordedTrace

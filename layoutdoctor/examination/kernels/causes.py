@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from layoutdoctor.diagnosis import FxNode, Graph
 from layoutdoctor.diagnosis.graph import base_name
-
-if TYPE_CHECKING:
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
 
 _PARALLEL = "#pragma omp parallel"
 _LOOP = re.compile(r"for ?\(")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
-from layoutdoctor.diagnosis.kernel import KernelSummary
-from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.layout import Layout, contiguous_stride, dense_stride, strided_layout
+from layoutdoctor.diagnosis import Conversion, KernelSummary, Lack, Layout, RedundantPair
+from layoutdoctor.diagnosis.layout import contiguous_stride, dense_stride, strided_layout
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS
 from layoutdoctor.examination.kernels.attribution import Places, attribute
@@ -29,8 +28,6 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds, sum_if_al
 from layoutdoctor.words import DTYPES, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from layoutdoctor.examination.kernels.evidence import CopyKind, LibraryConversion, TraceCopy

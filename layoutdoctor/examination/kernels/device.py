@@ -10,10 +10,12 @@ that was converted.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from layoutdoctor.diagnosis import Conversion, FxNode, Graph, Kernel, KernelSummary, Lack, Layout, SourceLocation
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.graphs.buffers import same_format
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
@@ -27,14 +29,6 @@ from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.graph import FxNode, Graph
-    from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
-    from layoutdoctor.diagnosis.lack import Lack
-    from layoutdoctor.diagnosis.layout import Layout
-    from layoutdoctor.diagnosis.subject import SourceLocation
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.evidence import LibraryConversion
     from layoutdoctor.examination.kernels.operations import HostOperation

@@ -12,11 +12,13 @@ import math
 import re
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from layoutdoctor.diagnosis import Confidence, ConversionDirection, Layout
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
     kernel_entry,
@@ -35,10 +37,6 @@ from layoutdoctor.examination.kernels.shapes import (
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
     from layoutdoctor.recording.recording import OperationArguments

@@ -8,13 +8,13 @@ operation that computes and calls no other one that does. For a GPU see ``device
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import Conversion, Kernel, KernelSummary, Lack, SourceKind
 from layoutdoctor.examination.kernels.operations import (
     COMPILED_RANGES,
     GENERATED_PREFIX,
@@ -33,10 +33,6 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of, distinct, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.kernel import SourceKind
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
     from layoutdoctor.recording.recording import RecordedTrace
 

@@ -7,6 +7,7 @@ The machine may be faster or slower during any iteration, and so is the call tha
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from layoutdoctor.examination.kernels.placing import place_primitives
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
     from layoutdoctor.examination.kernels.operations import HostOperation
     from layoutdoctor.recording.onednn import OnednnLog
     from layoutdoctor.recording.recording import Iteration, RecordedTrace

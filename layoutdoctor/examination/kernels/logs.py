@@ -7,13 +7,13 @@ format; of other reorders, the layouts and times are known, but not the tensor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from layoutdoctor.diagnosis.kernel import Creations, Kernel, KernelSummary
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import Conversion, Creations, Kernel, KernelSummary, Lack
 from layoutdoctor.examination.kernels.placing import add_primitive
 from layoutdoctor.examination.kernels.primitives import annotate_sequence, describe, problem_shapes
 from layoutdoctor.examination.kernels.sums import summarize
@@ -23,9 +23,6 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
 

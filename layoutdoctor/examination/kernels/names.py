@@ -7,16 +7,12 @@ First come the patterns of names, then the functions that look up a whole or cut
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from layoutdoctor.diagnosis import ConversionDirection, Kernel
 from layoutdoctor.words import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from layoutdoctor.diagnosis.conversion import ConversionDirection
-    from layoutdoctor.diagnosis.kernel import Kernel
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
 Role = Literal["conversion", "convolution", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]

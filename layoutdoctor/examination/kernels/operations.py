@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from layoutdoctor.diagnosis import FxNode
 from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from layoutdoctor.diagnosis.graph import FxNode
     from layoutdoctor.examination.kernels.shapes import Shape
     from layoutdoctor.recording.onednn import Primitive
     from layoutdoctor.recording.recording import Column, RecordedTrace

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from layoutdoctor.diagnosis import Confidence, ConversionDirection
 from layoutdoctor.examination.graphs.layout_agnostic import PER_CHANNEL, POINTWISE, base_name
 from layoutdoctor.examination.kernels.evidence import copied_layouts
 from layoutdoctor.examination.kernels.primitives import stride_order_of
@@ -24,9 +26,6 @@ from layoutdoctor.examination.kernels.shapes import parse_shapes
 from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.conversion import Confidence, ConversionDirection
     from layoutdoctor.examination.kernels.evidence import Evidence, LibraryConversion
     from layoutdoctor.examination.kernels.shapes import Shape
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import Kernel
+from layoutdoctor.diagnosis import Conversion, Kernel
 from layoutdoctor.examination.kernels.operations import OPERATION, HostOperation, is_backward
 from layoutdoctor.examination.where import Where, where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from layoutdoctor.examination.kernels.primitives import AnnotatedPrimitive
     from layoutdoctor.recording.onednn import OnednnLog, Primitive
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from layoutdoctor.diagnosis import ConversionDirection, Kernel, Layout, TensorKind
 from layoutdoctor.diagnosis.layout import stride_order
 from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.conversion import ConversionDirection, TensorKind
-    from layoutdoctor.diagnosis.kernel import Kernel
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.recording.onednn import Primitive
 
 

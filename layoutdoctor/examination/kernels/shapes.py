@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from layoutdoctor.diagnosis import Layout, TensorKind
 from layoutdoctor.diagnosis.layout import strided_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.conversion import TensorKind
-    from layoutdoctor.diagnosis.layout import Layout
     from layoutdoctor.recording.recording import OperationArguments
 
 Shape = tuple[int, ...]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.kernel import Kernel, KernelSummary
+from layoutdoctor.diagnosis import Conversion, Kernel, KernelSummary, Lack, SourceKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from layoutdoctor.diagnosis.conversion import Conversion
-    from layoutdoctor.diagnosis.kernel import SourceKind
-    from layoutdoctor.diagnosis.lack import Lack
     from layoutdoctor.recording.recording import KernelTotals, RecordedTrace
 
 

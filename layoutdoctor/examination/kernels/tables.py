@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.conversion import Conversion
-from layoutdoctor.diagnosis.kernel import KernelSummary, Total
-from layoutdoctor.diagnosis.lack import Lack
+from layoutdoctor.diagnosis import Conversion, KernelSummary, Lack, Total, TotalKind
 from layoutdoctor.examination.kernels.attribution import is_convolution
 from layoutdoctor.examination.kernels.evidence import kernel_class
 from layoutdoctor.examination.kernels.host import moves_elements
@@ -25,9 +24,6 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_seconds
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.recording.recording import KernelTotal, KernelTotals
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from layoutdoctor.diagnosis.kernel import Kernel, Total
+from layoutdoctor.diagnosis import Kernel, Total, TotalKind
 from layoutdoctor.examination.kernels.names import (
     MOVES,
     OF_CONVOLUTIONS_ALONE,
@@ -15,12 +16,9 @@ from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from layoutdoctor.diagnosis.kernel import TotalKind
     from layoutdoctor.examination.kernels.attribution import Attribution
 
 MOST_KERNELS_LISTED = 20_000

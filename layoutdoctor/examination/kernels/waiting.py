@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from layoutdoctor.diagnosis.kernel import Waiting
+from layoutdoctor.diagnosis import Waiting
 from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
