@@ -183,7 +183,7 @@ def _is_channels_last(sizes: list[int], strides: list[int]) -> bool:
 
 
 def _converts(graph: GraphLowering, buffer: Any) -> str | None:
-    """The kind of tensor, if the buffer only loads one of the same sizes with another order of strides."""
+    """The kind of tensor, if the loops of the buffer only load one and store it in another order."""
     if not isinstance(buffer, ir.ComputedBuffer) or not isinstance(buffer.data, ir.Pointwise):
         return None
     operations = set(buffer.data.inner_fn_opcount().used_ops)
@@ -193,11 +193,9 @@ def _converts(graph: GraphLowering, buffer: Any) -> str | None:
     source = graph.get_buffer(reads[0]) or graph.graph_inputs[reads[0]]
     if isinstance(source, ir.ComputedBuffer) and _reader_count(graph, reads[0]) == 1:
         return None  # the loop that computes it stores it in the new order, and nowhere else
-    sizes = [_numbers(graph, one.get_size()) for one in (source, buffer)]
-    strides = [_numbers(graph, one.get_stride()) for one in (source, buffer)]
-    if sizes[0] != sizes[1]:
-        return None
-    if _order(sizes[0], strides[0]) == _order(sizes[1], strides[1]):
+    moves = buffer.get_read_writes()
+    (read,), (write,) = moves.reads, moves.writes
+    if _order(graph, read) == _order(graph, write):
         return None
     is_weight = reads[0] in graph.graph_inputs and _is_parameter(graph, reads[0])
     return "weight" if is_weight else "other"
@@ -208,9 +206,12 @@ def _reader_count(graph: GraphLowering, name: str) -> int:
     return readers + sum(name in output.get_read_names() for output in graph.graph_outputs)
 
 
-def _order(sizes: list[int], strides: list[int]) -> list[int]:
-    """The dimensions with more than one element, from the largest stride to the smallest."""
-    return sorted((one for one in range(len(sizes)) if sizes[one] > 1), key=lambda one: -strides[one])
+def _order(graph: GraphLowering, access: Any) -> list[str]:
+    """The loops of an access from the largest step to the smallest; those of one round are left out."""
+    sizes = dict(zip(access.var_names, _numbers(graph, access.size), strict=True))
+    loops = [loop for loop, size in sizes.items() if size > 1]
+    steps = dict(zip(loops, _numbers(graph, [access.index.coeff(loop) for loop in loops]), strict=True))
+    return sorted(map(str, loops), key=lambda name: -next(step for loop, step in steps.items() if str(loop) == name))
 
 
 def _is_parameter(graph: GraphLowering, name: str) -> bool:
