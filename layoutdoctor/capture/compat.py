@@ -49,7 +49,6 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._functorch.config.enable_autograd_cache": _CACHES,
     "torch._dynamo.config.recompile_limit": _RECOMPILE_LIMITS,
     "torch._dynamo.config.accumulated_recompile_limit": _RECOMPILE_LIMITS,
-    "torch._dynamo.config.automatic_dynamic_shapes": "static shapes (sizes may become symbolic)",
     "torch._dynamo.config.suppress_errors": "errors of the compiler (it may fall back to eager code)",
     "torch._inductor.config.layout_optimization": _DECISION,
     "torch._inductor.config.force_layout_optimization": _DECISION,
@@ -244,8 +243,8 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     Settings under which graphs are lowered afresh, while compiled kernels are shared by source.
 
     The caches of AOTAutograd and of FX graphs are off; the kernel caches stay, so that equal C++ and Triton kernels are
-    compiled once for all configurations. Shapes stay static. The graph of a backward is lowered with that of the
-    forward, not when it first runs.
+    compiled once for all configurations. The graph of a backward is lowered with that of the forward, not when it first
+    runs. Sizes become symbolic as they do for the user: where the same code meets other sizes behind a graph break.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
@@ -258,7 +257,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     import torch._functorch.config as functorch_config
 
     inductor, functorch = dict(global_options), {"force_non_lazy_backward_lowering": True}
-    dynamo = {"automatic_dynamic_shapes": False, "suppress_errors": False}
+    dynamo = {"suppress_errors": False}
     # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from live_trials import requested_of_target
+from torch import nn
 
+import layoutdoctor
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.workers.messages import Request
 
@@ -93,3 +97,43 @@ def test_the_decision_is_that_of_the_casebook(
         (backward,) = trial.graphs[1:]
         assert backward.decision is not None
         assert (backward.decision.applied, backward.decision.rule) == (False, "only-backward-convolutions")
+
+
+class Broken(nn.Module):
+    """The same code behind a graph break meets images of several sizes in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = nn.functional.avg_pool2d(self.twice(block, x), 2)
+        return x
+
+    def twice(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = block(x)
+        torch._dynamo.graph_break()
+        return block(x).relu()
+
+
+def test_sizes_become_symbolic_behind_a_graph_break_as_they_do_for_the_user() -> None:
+    model, images = Broken().eval(), torch.randn(2, 16, 32, 32)
+    own: list[bool] = []  # whether torch.compile itself gave each graph symbolic sizes
+
+    def seeing(graph_module: Any, _: Any) -> Any:
+        values = [node.meta.get("example_value") for node in graph_module.graph.nodes]
+        own.append(
+            any(isinstance(v, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in v.shape) for v in values)
+        )
+        return graph_module.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=seeing)(images)
+    torch._dynamo.reset()
+    diagnosis = layoutdoctor.diagnose(model, images, configurations=["inductor"], lower_for="cuda:90")
+
+    rules = [graph.decision and graph.decision.rule for graph in diagnosis.trial("inductor").graphs]
+    assert True in own
+    assert [rule == "dynamic-shape" for rule in rules] == own
