@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from layoutdoctor._version import __version__
-from layoutdoctor.diagnosis import Configuration, Diagnosis, Finding, Layout, Measurement, MemoryFormat, Trial
 from layoutdoctor.errors import (
     InconclusiveError,
     LayoutDoctorError,
@@ -26,8 +25,13 @@ from layoutdoctor.errors import (
 )
 
 if TYPE_CHECKING:
+    from layoutdoctor.diagnosis.answer import Finding
     from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+    from layoutdoctor.diagnosis.diagnosis import Diagnosis
+    from layoutdoctor.diagnosis.layout import Layout, MemoryFormat
     from layoutdoctor.diagnosis.saved import load
+    from layoutdoctor.diagnosis.subject import Configuration
+    from layoutdoctor.diagnosis.trial import Measurement, Trial
     from layoutdoctor.examination.advice.policy import make_policy
     from layoutdoctor.fleet.scanning import scan
     from layoutdoctor.reports import render

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, KernelSummary, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import conversions_of, launch_count, of_convolutions, sum_of_known
-from layoutdoctor.examination.kernels.evidence import kernel_class
-from layoutdoctor.examination.kernels.names import are_of_an_engine, library_of
+from layoutdoctor.examination.kernels.names import are_of_an_engine, kernel_class, library_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule

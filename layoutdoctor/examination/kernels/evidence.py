@@ -16,14 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from layoutdoctor.diagnosis import Confidence, ConversionDirection, Layout
-from layoutdoctor.examination.kernels.names import (
-    GENERATED_POINTWISE,
-    kernel_entry,
-    looks_like_conversion,
-)
+from layoutdoctor.examination.kernels.names import GENERATED_POINTWISE, KernelClass, kernel_class
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
 from layoutdoctor.examination.kernels.shapes import (
     COPY,
@@ -43,25 +39,8 @@ if TYPE_CHECKING:
 
 
 _ZERO_FILL = "SubTensorOpWithScalar"
-_HELPER = "SubTensorOp"
 _WEIGHT_GRADIENT = re.compile(r"wgrad|_wrw_|bwd_weight|Wrw")
 _DATA_GRADIENT = re.compile(r"dgrad|_bwd_|bwd_data|Bwd")
-
-
-class KernelClass(NamedTuple):
-    """
-    The facts that a kernel's name gives.
-
-    Attributes:
-        is_helper: Whether it is a ``SubTensorOp`` kernel of MIOpen, such as a fill or a cast, or a cast of cuDNN.
-    """
-
-    is_conversion: bool = False
-    is_main: bool = False
-    is_helper: bool = False
-    direction: ConversionDirection = "none"
-    library: str = ""
-    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +108,6 @@ class Evidence:
         """Process, device and stream of each kernel."""
         kernels = self.trace.kernels
         return zip(kernels.process.tolist(), kernels.device.tolist(), kernels.stream.tolist(), strict=True)
-
-
-def kernel_class(name: str) -> KernelClass:
-    """The facts that a kernel's name gives."""
-    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
-    if entry is None:
-        return KernelClass(is_helper=is_helper, role="possible" if looks_like_conversion(name) else "")
-    return KernelClass(
-        is_conversion=entry.role == "conversion",
-        is_main=entry.role == "convolution" and not is_helper,
-        is_helper=is_helper or (entry.library, entry.role) == ("cudnn", "cast"),
-        direction=entry.direction,
-        library=entry.library,
-        role=entry.role,
-    )
 
 
 def _groups_of(evidence: Evidence) -> list[int]:

@@ -401,3 +401,37 @@ _TEMPLATE_TYPES = re.compile(
     rf"|genericReformat::copy(?:PackedKernel|VectorizedKernel(?=<double,)))<(?:(?<=VectorizedKernel<)double, )?"
     rf"(?P<before>{_TYPE}),(?P<after>{_TYPE})[,>]"
 )
+
+
+_HELPER = "SubTensorOp"
+
+
+class KernelClass(NamedTuple):
+    """
+    The facts that a kernel's name gives.
+
+    Attributes:
+        is_helper: Whether it is a ``SubTensorOp`` kernel of MIOpen, such as a fill or a cast, or a cast of cuDNN.
+    """
+
+    is_conversion: bool = False
+    is_main: bool = False
+    is_helper: bool = False
+    direction: ConversionDirection = "none"
+    library: str = ""
+    role: str = ""
+
+
+def kernel_class(name: str) -> KernelClass:
+    """The facts that a kernel's name gives."""
+    entry, is_helper = kernel_entry(name), name.startswith(_HELPER)
+    if entry is None:
+        return KernelClass(is_helper=is_helper, role="possible" if looks_like_conversion(name) else "")
+    return KernelClass(
+        is_conversion=entry.role == "conversion",
+        is_main=entry.role == "convolution" and not is_helper,
+        is_helper=is_helper or (entry.library, entry.role) == ("cudnn", "cast"),
+        direction=entry.direction,
+        library=entry.library,
+        role=entry.role,
+    )

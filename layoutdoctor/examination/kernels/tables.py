@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis import Conversion, KernelSummary, Lack, Total, TotalKind
 from layoutdoctor.examination.kernels.attribution import is_convolution
-from layoutdoctor.examination.kernels.evidence import kernel_class
 from layoutdoctor.examination.kernels.host import moves_elements
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
     GENERATED_POINTWISE,
     dtypes_of,
+    kernel_class,
     work_of,
 )
 from layoutdoctor.examination.kernels.sums import lost_count
