@@ -98,7 +98,7 @@ class Profile:
         self._later_seconds: list[Seconds] = []  # of steps after those that were recorded, which are as warm
         self.step_count = self._dropped_count = 0
         self._began = self._recording_since = 0.0
-        self._is_open = self._compiled = self._compiles = False
+        self._is_open = self._compiled = self._compiles = self._is_left_out = False
         self._owner = (os.getpid(), threading.get_ident())
         self._broken: str | None = None
         self._name, self._notes, self._problems = name, list[str](), list[str]()
@@ -154,6 +154,10 @@ class Profile:
             self._end_step(elapsed)
         self._began = time.perf_counter()
 
+    def leave_out(self) -> None:
+        """Has the step that runs now not be recorded: it is no whole one."""
+        self._is_left_out = True
+
     def _begin(self) -> None:
         if not _turn.acquire(blocking=False):
             self._problems.append("another block of layoutdoctor.profile() is open in this process")
@@ -177,7 +181,8 @@ class Profile:
         self.step_count += 1
         compiled, self._compiles = self._compiles, False
         recorder = self._recorder
-        if self.step_count == 1 or compiled:
+        is_partial, self._is_left_out = self._is_left_out, False
+        if self.step_count == 1 or compiled or is_partial:
             self._dropped_count += compiled and recorder is not None and self.step_count > 1
             self._stop(is_kept=self.step_count > 1 or not compiled)
         elif recorder is None:

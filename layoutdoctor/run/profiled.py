@@ -69,8 +69,9 @@ class _Steps:
         self._owner, self._thread = os.getpid(), threading.get_ident()
         self._optimizer: torch.optim.Optimizer | None = None
         self._depth = 0
-        self._seconds: dict[int, float] = {}
+        self._seconds: dict[int, float] = {}  # of each module but its first call, which warms up
         self._modules: list[nn.Module] = []  # kept, so that no id is used again
+        self._busiest: int | None = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -114,11 +115,16 @@ class _Steps:
             result = go_on()
         finally:
             self._depth = 0
-            if id(module) not in self._seconds:
+            if id(module) in self._seconds:
+                self._seconds[id(module)] += time.perf_counter() - begin
+            else:
                 self._modules.append(module)
-            self._seconds[id(module)] = self._seconds.get(id(module), 0.0) + time.perf_counter() - begin
+                self._seconds[id(module)] = 0.0
         is_forward_of_training = module.training and torch.is_grad_enabled()
         if self._seconds[id(module)] == max(self._seconds.values()) and not is_forward_of_training:
+            if self._busiest != id(module):  # what ends here began with a call of another one
+                self._busiest = id(module)
+                self.profile.leave_out()
             self._step()
         return result
 
