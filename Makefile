@@ -33,7 +33,9 @@ quick: $(STAMP) ## run the tests that need no compiler and no second each: a min
 test: $(STAMP) compiler ## run the tests but those that take long, a few compiles among them
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
+# The callbacks of docs/profile.md are tried with the libraries that they are for.
 test-all: $(STAMP) compiler ## run all tests; .ci/sweep runs some over many more cases
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[callbacks]'
 	$(BIN)/python -m pytest $(PYTEST)
 
 coverage: $(STAMP) compiler ## run the tests under coverage and show what no test reaches
