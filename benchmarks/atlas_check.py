@@ -38,7 +38,7 @@ CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_b
 
 
 class Counted(NamedTuple):
-    """What one graph says, counted by hand."""
+    """The counts of one graph, made by hand."""
 
     convolutions: int
     is_applied: bool
@@ -107,7 +107,7 @@ def _gpu(_: torch.device) -> torch.device:
 
 
 class Properties(NamedTuple):
-    """What Inductor asks about an H100."""
+    """Answers to what Inductor asks about an H100."""
 
     name: str = "NVIDIA H100"
     type: str = "cuda"

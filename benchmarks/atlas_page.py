@@ -256,7 +256,7 @@ FACTS: dict[str, Callable[[Row], Any]] = {
 
 
 def changes(old: Sequence[Row], new: Sequence[Row]) -> list[str]:
-    """What the new rows say otherwise, one line each; rows that only one of the two has are left out."""
+    """The changes in the new rows, one line each; rows that only one of the two has are left out."""
     before = {(row["network"], row["mode"]): row for row in old}
     lines = []
     for row in new:

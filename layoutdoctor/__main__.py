@@ -20,7 +20,7 @@ _FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_O
 """Arguments that are completed with files."""
 _COMPLETION = "--print-completion"
 _CHECK = "--check"
-"""As a first word, the subcommand of this name."""
+"""An option that stands for the subcommand of this name, if it is the first word."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 

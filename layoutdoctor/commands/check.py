@@ -93,6 +93,8 @@ def _of_torch() -> Iterator[tuple[str, str]]:
 def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
     import psutil
 
+    from layoutdoctor.workers.processes import BUSY_CORES
+
     nsys = shutil.which("nsys")
     yield "nsys", nsys or "not found: a report of Nsight Systems (.nsys-rep) cannot be read, an SQLite export can"
     loaded = _loaded_allocator()
@@ -102,7 +104,7 @@ def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
     room = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} free"
     yield "machine", f"{count_of(usable, 'core')}, {room}"
     used = "not known" if other_cores is None else f"{other_cores:.1f} cores in the last half second"
-    busy = "; times vary beside them" if other_cores is not None and other_cores > _LOOK_SECONDS else ""
+    busy = "; times vary beside them" if other_cores is not None and other_cores > BUSY_CORES else ""
     yield "other programs", used + busy
 
 

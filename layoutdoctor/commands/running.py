@@ -37,7 +37,7 @@ from layoutdoctor.units import format_seconds
 from layoutdoctor.words import listing
 from layoutdoctor.workers.launcher import kept_launcher
 from layoutdoctor.workers.messages import Progress
-from layoutdoctor.workers.processes import OtherPrograms, kill_with_all_it_started
+from layoutdoctor.workers.processes import BUSY_CORES, OtherPrograms, kill_with_all_it_started
 
 if TYPE_CHECKING:
     from layoutdoctor.commands.conclusion import Conclusion
@@ -52,7 +52,6 @@ _SEEN_VARIABLES = re.compile(
 """Variables of the environment that may change the code that runs, or how long it takes."""
 _REPRODUCER_SECONDS = 600.0
 _LOOK_SECONDS = 1.0
-_BUSY_CORES = 0.5
 _MOST_LINES = 12
 
 
@@ -275,7 +274,7 @@ class Running:
 def _say_if_busy(others: OtherPrograms) -> None:
     """Says so before minutes are spent, if other programs use much of the machine."""
     cores = others.cores
-    if cores is not None and cores > _BUSY_CORES:
+    if cores is not None and cores > BUSY_CORES:
         logger.info("other programs use %.1f cores: times will vary; end them, or diagnose later", cores)
 
 

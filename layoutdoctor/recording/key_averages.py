@@ -89,7 +89,7 @@ class KeyAverages(Table):
         return whole_nanoseconds(self.spent) if device == (self.device or "cpu") else None
 
     def kernels(self) -> list[KernelTotal]:
-        """What ran on the device itself, copies as well: it took no time on the host, and is no range of the host."""
+        """Rows of work on the device itself, copies as well: they took no time on the host, and are no ranges of it."""
         found = [
             KernelTotal(name, round(count), round(device))
             for (name, on_host), (count, _, device, _) in self.rows.items()

@@ -133,7 +133,7 @@ class Profile:
             self._broken = first_line(error)
 
     @property
-    def _is_here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether this is the thread of the block, and no process that was forked within it."""
         return self._owner == (os.getpid(), threading.get_ident())
 
@@ -146,7 +146,7 @@ class Profile:
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
             return
-        if not self._is_here:
+        if not self.is_here:
             if _ELSEWHERE not in self._problems:
                 self._problems.append(_ELSEWHERE)
             return
@@ -228,7 +228,7 @@ class Profile:
 
     def _on_compile(self) -> None:
         self._compiled = self._compiles = True
-        if self._recorder is not None and self._is_here:
+        if self._recorder is not None and self.is_here:
             with self._noting("a compile"):
                 self._dropped_count += self._recorder.step_count >= 0 and self.step_count > 0
                 self._stop(is_kept=self.step_count > 0)
@@ -236,7 +236,7 @@ class Profile:
     def _on_collection(self, phase: str, _: object) -> None:
         """Ends a recording without steps after its time; garbage is collected within the block's thread as it runs."""
         is_due = phase == "stop" and self._recorder is not None and self.step_count == 0
-        if is_due and self._is_here and self._is_late():
+        if is_due and self.is_here and self._is_late():
             with self._noting("the end of the recording"):
                 self._stop()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -66,7 +64,6 @@ class _Steps:
     def __init__(self, profile: Profile, path: str | None, *, ends: bool) -> None:
         self.profile = profile
         self._path, self._ends = path, ends
-        self._owner, self._thread = os.getpid(), threading.get_ident()
         self._optimizer: torch.optim.Optimizer | None = None
         self._depth = 0
         self._seconds: dict[int, float] = {}  # of each module but its first call, which warms up
@@ -96,11 +93,8 @@ class _Steps:
             if hook is not None:
                 hook.remove()
 
-    def _is_elsewhere(self) -> bool:
-        return os.getpid() != self._owner or threading.get_ident() != self._thread
-
     def _call(self, module: nn.Module, go_on: Callable[[], Any]) -> Any:
-        if self._is_elsewhere() or self._optimizer is not None:
+        if self._optimizer is not None or self._depth or not self.profile.is_here:
             return go_on()
         if self._path is not None:
             is_wanted = any(found is module for found in modules_called(self._path))
@@ -108,8 +102,6 @@ class _Steps:
             if is_wanted:
                 self._step()
             return result
-        if self._depth:
-            return go_on()
         self._depth, begin = 1, time.perf_counter()
         try:
             result = go_on()
@@ -129,7 +121,7 @@ class _Steps:
         return result
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._is_elsewhere():
+        if not self.profile.is_here:
             return
         self._optimizer = self._optimizer or optimizer
         if self._optimizer is optimizer:

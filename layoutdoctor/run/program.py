@@ -276,7 +276,7 @@ class _Program:
 
 
 def modules_called(path: str) -> Iterator[Any]:
-    """What the running code knows by a path such as ``pipe.vae.decoder``, the innermost function first."""
+    """The values that the running code knows by a path such as ``pipe.vae.decoder``, the innermost function first."""
     root, *rest = path.split(".")
     for names in _scopes(lambda frame: _knows(frame, root)):
         yield functools.reduce(_part_of, rest, names.get(root))

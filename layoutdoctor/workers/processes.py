@@ -102,6 +102,10 @@ def busy_seconds() -> float | None:
     return None
 
 
+BUSY_CORES = 0.5
+"""Times vary beside other programs that use more."""
+
+
 class OtherPrograms:
     """The work of other programs from the moment that this is made."""
 

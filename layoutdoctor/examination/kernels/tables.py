@@ -172,7 +172,7 @@ def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
 
 
 def _inside_convolutions(rows: Sequence[KernelTotal]) -> tuple[Total, ...]:
-    """What a library's convolution called, if the table does not list it: on the way to the library it may copy."""
+    """The calls within a library's convolution that the table does not list: on the way to the library it may copy."""
     found = []
     for row in rows:
         inside = (row.total_nanoseconds or 0) - row.nanoseconds
@@ -241,4 +241,4 @@ _WHOLE_NAMES = " (max_name_column_width=None prints them whole)"
 
 
 _MOST_UNLISTED = 0.01
-"""As a share of the listed time; a smaller difference comes from rounding."""
+"""A share of the listed time; a smaller difference comes from rounding."""
