@@ -244,10 +244,10 @@ def times_of_all(
     another amount of memory; the first start holds none.
     """
     from layoutdoctor.diagnosis.configurations import choose_configurations
-    from layoutdoctor.examination.advice.applying import Call, how_to_apply
+    from layoutdoctor.examination.advice.applying import ModelCall, how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
-    ranks, call = frozenset({4}), Call("model(x)", {"x": 4})
+    ranks, call = frozenset({4}), ModelCall("model(x)", {"x": 4})
     scripts = {}
     for configuration in choose_configurations("all", mode):
         if ran.get(configuration.name) not in ("failed", "crashed", "timed_out"):

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from layoutdoctor._version import __version__
-from layoutdoctor.commands import ALIASES, COMMANDS
+from layoutdoctor.commands import COMMAND_ALIASES, COMMANDS
 from layoutdoctor.commands.signals import Interrupted, ending_signals
 from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
@@ -113,7 +113,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _hint(words: Sequence[str], given: Sequence[str]) -> str:
     """The command that was meant, where what was taken for a model is nearly its name."""
     target = next((word for word in given if not word.startswith("-")), "")
-    names = (*COMMANDS, *ALIASES)
+    names = (*COMMANDS, *COMMAND_ALIASES)
     if words[0] != DEFAULT_COMMAND or target in names or "." in target:
         return ""
     import difflib  # late: where nothing is wrong it is not needed
@@ -145,7 +145,7 @@ def build_parser(*commands: str) -> OneLineParser:
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        aliases = [alias for alias, meant in ALIASES.items() if meant == name]
+        aliases = [alias for alias, meant in COMMAND_ALIASES.items() if meant == name]
         subparser = subparsers.add_parser(name, aliases=aliases, allow_abbrev=False, help=summary)
         if {name, *aliases} & {*commands}:
             _module_of(name).prepare_parser(subparser)
@@ -161,7 +161,7 @@ def _add_talk_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _module_of(command: str) -> Any:
-    return import_module(f"layoutdoctor.commands.{ALIASES.get(command, command)}")
+    return import_module(f"layoutdoctor.commands.{COMMAND_ALIASES.get(command, command)}")
 
 
 def with_command(words: Sequence[str]) -> list[str]:
@@ -172,7 +172,7 @@ def with_command(words: Sequence[str]) -> list[str]:
         name = [_CHECK.removeprefix("--")]
     if name and name[0].startswith(_COMPLETION):
         return [*name, *rest]
-    if name and (name[0] in COMMANDS or name[0] in ALIASES):
+    if name and (name[0] in COMMANDS or name[0] in COMMAND_ALIASES):
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]
 

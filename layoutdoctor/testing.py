@@ -24,7 +24,7 @@ from layoutdoctor.words import count_of, distinct, joined, layout_words, op_word
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
 
-DEFAULT_CONFIGURATIONS = ("inductor",)
+ASSERTED_CONFIGURATIONS = ("inductor",)
 """What ``torch.compile(model)(x)`` does, with model and input as the test made them."""
 
 _MOST_NAMED = 10
@@ -51,7 +51,7 @@ def assert_no_redundant_conversions(
     example_input: Any = None,
     *,
     mode: Mode = "inference",
-    configurations: str | Configuration | Iterable[str | Configuration] = DEFAULT_CONFIGURATIONS,
+    configurations: str | Configuration | Iterable[str | Configuration] = ASSERTED_CONFIGURATIONS,
     accepted: str | PathLike[str] | Iterable[str] = (),
     max_share: float = 0.0,
     allow_gaps: bool = False,
@@ -108,7 +108,7 @@ def diagnose_quickly(
     example_input: Any,
     *,
     mode: Mode = "inference",
-    configurations: Any = DEFAULT_CONFIGURATIONS,
+    configurations: Any = ASSERTED_CONFIGURATIONS,
 ) -> Diagnosis:
     """
     A diagnosis for the sake of its conversions: all is compiled and profiled, and nothing is timed.
@@ -154,7 +154,7 @@ def _diagnosis_of(
 def _names_in(diagnosis: Diagnosis, configurations: object) -> tuple[str, ...]:
     """The configurations of a ready diagnosis that are meant."""
     tried = tuple(trial.name for trial in diagnosis.trials)
-    if diagnosis.is_recording and configurations is DEFAULT_CONFIGURATIONS:
+    if diagnosis.is_recording and configurations is ASSERTED_CONFIGURATIONS:
         return tried
     names: list[str] = []
     for value in _listed(configurations):

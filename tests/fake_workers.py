@@ -18,8 +18,8 @@ from layoutdoctor.workers.messages import (
     Copied,
     MeasuredMemory,
     MeasureMemory,
-    Profile,
     Profiled,
+    ProfileIteration,
     Ready,
     Request,
     Turn,
@@ -75,7 +75,7 @@ class ScriptedProcess:
                 answer = Ready(call_seconds=self.call_seconds)
             case Check():
                 answer = self.checked
-            case Profile():
+            case ProfileIteration():
                 answer = Profiled(notes=("profiled",))
             case MeasureMemory():
                 answer = MeasuredMemory(peak_memory_bytes=7)

@@ -16,7 +16,7 @@ import torch
 from layoutdoctor.diagnosis import Buffer, FxNode, Layout, Size, SourceLocation, TracedModel, TracedTensor
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.examination.traced_text import needs_torch_alone
-from layoutdoctor.recording.decision import Call, Tensor
+from layoutdoctor.recording.decision import FxCall, FxTensor
 from layoutdoctor.recording.torch_trace import KNOWN_NAMESPACES
 from layoutdoctor.words import described
 
@@ -267,7 +267,7 @@ def tensor_problem(value: Any) -> str | None:
 
 def calls_of(
     graph_module: Any, extern_targets: Mapping[str, str], names: Mapping[str, Sequence[str]] = _NO_NAMES
-) -> Iterator[Call]:
+) -> Iterator[FxCall]:
     """
     The calls of an FX graph.
 
@@ -276,7 +276,7 @@ def calls_of(
     """
     for node in graph_module.graph.nodes:
         if node.op == "call_function":
-            yield Call(
+            yield FxCall(
                 name=node.name,
                 target=target_name(node.name, str(node.target), extern_targets),
                 args=tuple(_tensor(part.meta.get("val")) if hasattr(part, "meta") else part for part in node.args),
@@ -287,9 +287,9 @@ def calls_of(
             )
 
 
-def _tensor(value: object) -> Tensor | None:
+def _tensor(value: object) -> FxTensor | None:
     tensor = first_tensor(value)
-    return None if tensor is None else Tensor(layout_of(tensor), tensor.device.type)
+    return None if tensor is None else FxTensor(layout_of(tensor), tensor.device.type)
 
 
 # ------------------------------------------ the model as a text that torch alone can run

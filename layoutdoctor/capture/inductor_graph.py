@@ -19,7 +19,7 @@ from layoutdoctor.capture.fx_graph import size_of
 from layoutdoctor.diagnosis import Buffer, BufferRead, Layout
 from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.errors import first_line
-from layoutdoctor.recording.generated_code import Loop, reduction_run, seen_strides
+from layoutdoctor.recording.generated_code import Loop, seen_strides
 
 T = TypeVar("T")
 
@@ -268,15 +268,13 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
     reads: dict[BufferRead, None] = {}
     for entry in body.memory_usage[MemoryUsageType.LOAD]:
         load = _steps(body.indexing_exprs[entry.index_name], counts, ones)
-        seen, run = None, None
+        seen = None
         if store is not None and load is not None:
             loops = [Loop(count, store[0].get(name, 0), load[0].get(name, 0)) for name, count in counts.items()]
-            seen, run = seen_strides(shape, stride, loops), reduction_run(loops)
+            seen = seen_strides(shape, stride, loops)
         masked = entry.index_name not in unmasked
         offset = load[1] if load is not None else 0
-        reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked, reduction_run=run)] = (
-            None
-        )
+        reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked)] = None
     return tuple(reads)
 
 

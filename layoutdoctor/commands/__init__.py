@@ -6,7 +6,7 @@ A new one is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and 
 
 from __future__ import annotations
 
-__all__ = ["ALIASES", "COMMANDS"]
+__all__ = ["COMMANDS", "COMMAND_ALIASES"]
 
 COMMANDS = {
     "diagnose": "diagnose a model (the default: the word may be left out)",
@@ -22,5 +22,5 @@ COMMANDS = {
 }
 """Each with its line in the help."""
 
-ALIASES = {"trace": "show", "examine": "show", "render": "show"}
+COMMAND_ALIASES = {"trace": "show", "examine": "show", "render": "show"}
 """Further names of subcommands."""

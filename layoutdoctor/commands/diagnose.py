@@ -341,7 +341,8 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
-    from layoutdoctor.commands.running import Running, say_stages, with_reproduction  # late, as above
+    from layoutdoctor.commands.reproducing import with_reproduction  # late, as above
+    from layoutdoctor.commands.running import Running, say_stages
     from layoutdoctor.workers.launcher import close_kept_launcher
 
     running = Running(request, plan.conclusion, arguments.resume)

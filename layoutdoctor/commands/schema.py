@@ -95,7 +95,7 @@ def _version_field(definition: Json, version: int) -> None:
     definition["required"] = ["schema_version", *required]
 
 
-KINDS = ("diagnosis", "comparison", "policy", "accepted")
+SCHEMA_KINDS = ("diagnosis", "comparison", "policy", "accepted")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +105,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "kind",
         metavar="KIND",
         nargs="?",
-        choices=KINDS,
+        choices=SCHEMA_KINDS,
         default="diagnosis",
-        help=f"which file: {', '.join(KINDS)} (default: diagnosis)",
+        help=f"which file: {', '.join(SCHEMA_KINDS)} (default: diagnosis)",
     )
     parser.add_argument(
         "--output", metavar="FILE", action="append", default=[], help="write it to a file instead; may be repeated"

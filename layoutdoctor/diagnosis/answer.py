@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.record import Count, Factor, Integer, Magnitude, Moment, Record, Seconds
+from layoutdoctor.diagnosis.record import Count, Factor, Integer, Magnitude, Moment, NonNegativeSeconds, Record
 from layoutdoctor.diagnosis.subject import SourceLocation
 
 Verdict = Literal["faster", "slower", "equal", "inconclusive"]
@@ -87,8 +87,8 @@ class AccountRow(Record, frozen=True, kw_only=True):
 
     kind: AccountKind
     seconds: Moment
-    slower_seconds: Seconds | None = None
-    faster_seconds: Seconds | None = None
+    slower_seconds: NonNegativeSeconds | None = None
+    faster_seconds: NonNegativeSeconds | None = None
     operations: tuple[str, ...] = ()
     backward: bool = False
     module: str | None = None
@@ -115,8 +115,8 @@ class Account(Record, frozen=True, kw_only=True):
 
     slower: str
     faster: str
-    slower_seconds: Seconds
-    faster_seconds: Seconds
+    slower_seconds: NonNegativeSeconds
+    faster_seconds: NonNegativeSeconds
     rows: tuple[AccountRow, ...]
 
 
@@ -143,7 +143,7 @@ class Finding(Record, frozen=True, kw_only=True):
     suggestion: str | None = None
     location: SourceLocation | None = None
     module: str | None = None
-    seconds: Seconds | None = None
+    seconds: NonNegativeSeconds | None = None
     bytes_moved: Count | None = None
     evidence: tuple[str, ...] = ()
     accepted: str | None = None

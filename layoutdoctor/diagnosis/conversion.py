@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from layoutdoctor.diagnosis.layout import Layout, Size
-from layoutdoctor.diagnosis.record import Count, Integer, Magnitude, Moment, Record, Seconds
+from layoutdoctor.diagnosis.record import Count, Integer, Magnitude, Moment, NonNegativeSeconds, Record
 from layoutdoctor.diagnosis.subject import SourceLocation
 
 Owner = Literal["user", "compiler", "library", "framework"]
@@ -62,7 +62,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     target: Layout | None
     direction: ConversionDirection
     tensor: TensorKind
-    seconds: Seconds | None
+    seconds: NonNegativeSeconds | None
     bytes_moved: Count | None
     # Made by a factory, a default is written all the same: the contract names these.
     fused: bool = msgspec.field(default_factory=bool)
@@ -83,7 +83,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     count: Count = 1
     confidence: Confidence | None = None
     of_batch: bool | None = None
-    exposed_seconds: Seconds | None = None
+    exposed_seconds: NonNegativeSeconds | None = None
     step: str | None = None
 
     @property
@@ -117,7 +117,7 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     first: str
     second: str
     between: tuple[str, ...]
-    seconds: Seconds | None
+    seconds: NonNegativeSeconds | None
     bytes_moved: Count | None
     location: SourceLocation | None
     module: str | None
@@ -127,4 +127,4 @@ class RedundantPair(Record, frozen=True, kw_only=True):
     seconds_source: CostSource | None = None
     graph: str | None = None
     confidence: Confidence | None = None
-    exposed_seconds: Seconds | None = None
+    exposed_seconds: NonNegativeSeconds | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.answer import Account, Comparison, Finding, Ratio, Recommendation, WithoutFreezing
 from layoutdoctor.diagnosis.configurations import BASELINE
-from layoutdoctor.diagnosis.record import Record, Seconds
+from layoutdoctor.diagnosis.record import NonNegativeSeconds, Record
 from layoutdoctor.diagnosis.subject import Environment, Subject
 from layoutdoctor.diagnosis.trial import Trial
 from layoutdoctor.errors import UsageError
@@ -65,7 +65,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     interrupted: str | None = None
     accounts: tuple[Account, ...] = ()
     reproduction: Reproduction | None = None
-    stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
+    stage_seconds: dict[str, NonNegativeSeconds] = msgspec.field(default_factory=dict)
 
     @property
     def is_recording(self) -> bool:

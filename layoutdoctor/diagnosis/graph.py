@@ -8,7 +8,7 @@ import msgspec
 
 from layoutdoctor.diagnosis.conversion import Conversion, TensorKind
 from layoutdoctor.diagnosis.layout import Layout, Size
-from layoutdoctor.diagnosis.record import Count, Integer, Record, Seconds
+from layoutdoctor.diagnosis.record import Count, Integer, NonNegativeSeconds, Record
 from layoutdoctor.diagnosis.subject import SourceLocation
 
 GraphDirection = Literal["inference", "forward", "backward"]
@@ -126,15 +126,12 @@ class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
             such steps (an index table, a remainder, a symbolic size).
         offset: Element at which the read starts, for the first element of the written buffer.
         is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
-        reduction_run: In a reduction: how many neighbouring elements it reads one after the other; 1 where every one is
-            a stride away. None for other loops, and where not known.
     """
 
     name: str
     stride: tuple[Integer, ...] | None
     offset: Integer = 0
     is_masked: bool = False
-    reduction_run: Count | None = None
 
 
 class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -200,7 +197,7 @@ class LayoutBreaker(Record, frozen=True, kw_only=True):
     source: Layout
     target: Layout
     conversions: tuple[str, ...] = ()
-    seconds: Seconds | None = None
+    seconds: NonNegativeSeconds | None = None
     bytes_moved: Count | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from layoutdoctor.diagnosis.conversion import Conversion
 from layoutdoctor.diagnosis.lack import Lack
-from layoutdoctor.diagnosis.record import Count, Integer, Moment, Record, Seconds, Share
+from layoutdoctor.diagnosis.record import Count, Integer, Moment, NonNegativeSeconds, Record, Share
 
 SourceKind = Literal[
     "profiler",
@@ -47,7 +47,7 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     name: str
-    seconds: Seconds | None
+    seconds: NonNegativeSeconds | None
     start_seconds: Moment | None = None
     op: str | None = None
     library: str | None = None
@@ -73,9 +73,9 @@ class Total(Record, frozen=True, kw_only=True):
     kind: TotalKind
     name: str
     count: Count
-    seconds: Seconds
+    seconds: NonNegativeSeconds
     conversion_count: Count = 0
-    conversion_seconds: Seconds = 0.0
+    conversion_seconds: NonNegativeSeconds = 0.0
     library: str | None = None
 
 
@@ -95,9 +95,9 @@ class Creations(Record, frozen=True, kw_only=True):
     count: Count
     distinct_count: Count
     hit_count: Count
-    seconds: Seconds
+    seconds: NonNegativeSeconds
     longest: str
-    longest_seconds: Seconds
+    longest_seconds: NonNegativeSeconds
 
 
 class Waiting(Record, frozen=True, kw_only=True):
@@ -121,15 +121,15 @@ class Waiting(Record, frozen=True, kw_only=True):
             found its queue empty; None if neither can be said.
     """
 
-    span_seconds: Seconds
-    busy_seconds: Seconds
+    span_seconds: NonNegativeSeconds
+    busy_seconds: NonNegativeSeconds
     device_count: Count
-    collective_seconds: Seconds
-    copy_seconds: Seconds
+    collective_seconds: NonNegativeSeconds
+    copy_seconds: NonNegativeSeconds
     step_count: Count | None
-    step_seconds: Seconds | None
-    conversion_bound_seconds: Seconds
-    launch_lag_seconds: Seconds | None
+    step_seconds: NonNegativeSeconds | None
+    conversion_bound_seconds: NonNegativeSeconds
+    launch_lag_seconds: NonNegativeSeconds | None
     waits_for: Literal["device", "host"] | None
 
 
@@ -161,23 +161,23 @@ class KernelSummary(Record, frozen=True, kw_only=True):
     """
 
     count: Count
-    seconds: Seconds | None
+    seconds: NonNegativeSeconds | None
     conversion_count: Count
-    conversion_seconds: Seconds | None
+    conversion_seconds: NonNegativeSeconds | None
     share: Share | None
     conversions: tuple[Conversion, ...]
     not_understood_count: Count
     kernels: tuple[Kernel, ...] = ()
     sources: tuple[SourceKind, ...] = ()
     lacks: tuple[Lack, ...] = ()
-    around_seconds: Seconds | None = None
-    between_seconds: Seconds | None = None
-    exposed_conversion_seconds: Seconds | None = None
+    around_seconds: NonNegativeSeconds | None = None
+    between_seconds: NonNegativeSeconds | None = None
+    exposed_conversion_seconds: NonNegativeSeconds | None = None
     convolution_count: Count | None = None
-    convolution_seconds: Seconds | None = None
+    convolution_seconds: NonNegativeSeconds | None = None
     totals: tuple[Total, ...] = ()
     undecided_count: Count = 0
-    undecided_seconds: Seconds | None = None
+    undecided_seconds: NonNegativeSeconds | None = None
     waiting: Waiting | None = None
     creations: Creations | None = None
 

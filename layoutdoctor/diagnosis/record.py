@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 # What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+NonNegativeSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
 Moment = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 """Seconds from the start of the profiled iteration; what began before it is negative."""

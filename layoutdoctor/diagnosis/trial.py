@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis.graph import Convolution, Decision, Graph
 from layoutdoctor.diagnosis.kernel import NO_KERNELS, KernelSummary
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout
-from layoutdoctor.diagnosis.record import Count, Magnitude, PositiveSeconds, Record, Seconds
+from layoutdoctor.diagnosis.record import Count, Magnitude, NonNegativeSeconds, PositiveSeconds, Record
 from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Rounds(Record, frozen=True, kw_only=True):
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
-    compile_seconds: Seconds | None
+    compile_seconds: NonNegativeSeconds | None
     peak_memory_bytes: Count | None
     calls_per_round: Count = 1
     first_round: Count = 0

@@ -102,7 +102,7 @@ def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Hotspot:
     """A module and line of the model, with the cost of what was recorded there, as far as it is known."""
 
     module: str | None
@@ -111,14 +111,14 @@ class Place:
     bytes_moved: int = 0
 
 
-def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Place]:
+def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Hotspot]:
     """Conversions or round trips added up by module and line, the dearest first; those with neither are left out."""
     groups: dict[tuple[str | None, SourceLocation | None], list[Conversion | RedundantPair]] = defaultdict(list)
     for one in costs:
         if one.module is not None or one.location is not None:
             groups[one.module, one.location].append(one)
     found = [
-        Place(*key, sum_of_known(one.seconds for one in own), sum(one.bytes_moved or 0 for one in own))
+        Hotspot(*key, sum_of_known(one.seconds for one in own), sum(one.bytes_moved or 0 for one in own))
         for key, own in groups.items()
     ]
     return sorted(found, key=lambda place: (-(place.seconds or 0.0), -place.bytes_moved))

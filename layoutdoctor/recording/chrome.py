@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from layoutdoctor.recording.event_stream import UNREADABLE, EventStream, as_utf8
+from layoutdoctor.diagnosis.saved import UNREADABLE
+from layoutdoctor.recording.event_stream import EventStream, as_utf8
 from layoutdoctor.recording.recording import (
     EVENT_TABLES,
     NONE,

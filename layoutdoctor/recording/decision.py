@@ -125,7 +125,7 @@ class RawDecision:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class FxTensor:
     """A tensor among the arguments of a call."""
 
     layout: Layout | None
@@ -133,7 +133,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Call:
+class FxCall:
     """
     A call of an FX graph.
 
@@ -147,7 +147,7 @@ class Call:
     name: str
     target: str
     args: tuple[Any, ...]
-    result: Tensor | None
+    result: FxTensor | None
     is_aten: bool = True
     location: SourceLocation | None = None
     module: str | None = None
@@ -158,12 +158,12 @@ def _is_forward(target: str) -> bool:
     return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
 
 
-def _is_backward(node: Call) -> bool:
+def _is_backward(node: FxCall) -> bool:
     return "convolution_backward" in node.target
 
 
 def describe_decision(
-    calls: Sequence[Call],
+    calls: Sequence[FxCall],
     node_count: int,
     raw: RawDecision | None,
     applied: bool,
@@ -212,7 +212,7 @@ def describe_decision(
     )
 
 
-def _rule(raw: RawDecision | None, counted: Sequence[Call], backward: Sequence[Call], *, applied: bool) -> str:
+def _rule(raw: RawDecision | None, counted: Sequence[FxCall], backward: Sequence[FxCall], *, applied: bool) -> str:
     """The rule that decided, by what torch logged, or by the only one that is left where it logs nothing."""
     if raw is None or raw.applied != applied:
         return "set-from-outside"
@@ -237,7 +237,7 @@ FROM_STRIDES = "derived from the graph and the strides of its generated code"
 
 
 def derived_decision(
-    calls: Sequence[Call],
+    calls: Sequence[FxCall],
     node_count: int,
     *,
     is_inference: bool,
@@ -274,7 +274,7 @@ def derived_decision(
     return msgspec.structs.replace(decision, applied=applied, explanation=f"{decision.explanation} ({FROM_STRIDES})")
 
 
-def _by_strides(forward: Sequence[Call], written: Mapping[str, Layout]) -> bool | None:
+def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> bool | None:
     """Whether convolutions are channels-last in the code that are not in the graph; None if no stride says."""
     found: list[bool] = []
     for call in forward:
@@ -286,7 +286,7 @@ def _by_strides(forward: Sequence[Call], written: Mapping[str, Layout]) -> bool 
     return True if any(found) else None
 
 
-def _veto(counted: Sequence[Call], node_count: int, *, is_inference: bool) -> str:
+def _veto(counted: Sequence[FxCall], node_count: int, *, is_inference: bool) -> str:
     """The rule by which Inductor declines, in its own order."""
     if node_count >= NODES_PER_CONVOLUTION * len(counted):
         return "few-convolutions"
@@ -300,11 +300,11 @@ def _veto(counted: Sequence[Call], node_count: int, *, is_inference: bool) -> st
     return "small-channels" if all(_vetoes(call, "small-channels") for call in counted) else "not-said"
 
 
-def _is_on_cpu(node: Call) -> bool:
+def _is_on_cpu(node: FxCall) -> bool:
     return node.result is not None and node.result.device == "cpu"
 
 
-def _forced_names(nodes: Iterable[Call], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
+def _forced_names(nodes: Iterable[FxCall], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
     """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
     packed = {node.name for node in nodes if not node.is_aten and _is_channels_last(node, written)}
     if not applied:
@@ -313,36 +313,36 @@ def _forced_names(nodes: Iterable[Call], applied: bool, count: int, written: Map
     return packed.union(two_dimensional[:count])
 
 
-def _is_channels_last(node: Call, written: Mapping[str, Layout]) -> bool:
+def _is_channels_last(node: FxCall, written: Mapping[str, Layout]) -> bool:
     layout = written.get(node.name) or _layout(node)
     return layout is not None and not {"channels_last", "channels_last_3d"}.isdisjoint(layout.memory_formats)
 
 
-def _layout(node: Call) -> Layout | None:
+def _layout(node: FxCall) -> Layout | None:
     return None if node.result is None else node.result.layout
 
 
 def _shape(value: object) -> tuple[Size, ...]:
     """Sizes of a tensor; empty if they are not known."""
-    return value.layout.shape if isinstance(value, Tensor) and value.layout is not None else ()
+    return value.layout.shape if isinstance(value, FxTensor) and value.layout is not None else ()
 
 
-def _whole_weight_shape(node: Call) -> tuple[Size, ...]:
+def _whole_weight_shape(node: FxCall) -> tuple[Size, ...]:
     position = 2 if _is_backward(node) else 1
     return _shape(node.args[position]) if len(node.args) > position else ()
 
 
-def _groups(node: Call) -> int | None:
+def _groups(node: FxCall) -> int | None:
     value = _argument(node, "groups")
     return value if isinstance(value, int) else None
 
 
-def _rank(node: Call) -> int | None:
+def _rank(node: FxCall) -> int | None:
     shape = _whole_weight_shape(node) if _is_backward(node) else _shape(node.result)
     return len(shape) - 2 if shape else None
 
 
-def _weight_shape(node: Call) -> tuple[int, ...] | None:
+def _weight_shape(node: FxCall) -> tuple[int, ...] | None:
     whole = _whole_weight_shape(node)
     shape = tuple(size for size in whole if isinstance(size, int))
     if not shape or len(shape) < len(whole):
@@ -385,7 +385,7 @@ _VETOES: dict[str, ConvolutionClass] = {
 """Rules by which convolutions of a class decide against layout optimization."""
 
 
-def _vetoes(node: Call, rule: str) -> bool:
+def _vetoes(node: FxCall, rule: str) -> bool:
     if rule in _VETOES:
         return _traits(_weight_shape(node), _groups(node)).get(_VETOES[rule], False)
     if rule == "dynamic-shape":
@@ -395,7 +395,7 @@ def _vetoes(node: Call, rule: str) -> bool:
     return False
 
 
-def _convolution(node: Call, *, channels_last: bool) -> Convolution:
+def _convolution(node: FxCall, *, channels_last: bool) -> Convolution:
     shape, groups = _weight_shape(node), _groups(node)
     return Convolution(
         node=node.name,
@@ -424,7 +424,7 @@ _PACKED_TRANSPOSED_POSITIONS = {"padding": 3, "stride": 5, "dilation": 6, "group
 """``mkldnn._convolution_transpose_pointwise(input, weight, bias, padding, output_padding, stride, ...)``."""
 
 
-def _argument(node: Call, name: str) -> Any:
+def _argument(node: FxCall, name: str) -> Any:
     if _is_backward(node):
         position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
     elif node.is_aten:
@@ -435,19 +435,19 @@ def _argument(node: Call, name: str) -> Any:
     return node.args[position] if position < len(node.args) else None
 
 
-def _spatial(node: Call, name: str) -> tuple[int, ...] | None:
+def _spatial(node: FxCall, name: str) -> tuple[int, ...] | None:
     values = _argument(node, name)
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, int) for value in values):
         return None
     return tuple(values) * max(1, _rank(node) or 1) if len(values) == 1 else tuple(values)
 
 
-def _is_packed_transposed(node: Call) -> bool:
+def _is_packed_transposed(node: FxCall) -> bool:
     """By its arguments, as fused ones have another target: the dilation where others have the groups."""
     return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
 
 
-def _is_transposed(node: Call) -> bool | None:
+def _is_transposed(node: FxCall) -> bool | None:
     if not node.is_aten:
         return _is_packed_transposed(node)
     value = _argument(node, "transposed")

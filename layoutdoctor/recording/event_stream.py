@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.errors import TraceError
 from layoutdoctor.units import format_bytes
 
@@ -28,7 +29,6 @@ BATCH_BYTES = 1 << 18
 MOST_PENDING_BYTES = 64 << 20
 """An event, or what is before the first one, may not be larger."""
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _INVALID = re.compile(r"invalid (?:number|character) \(byte (\d+)\)")
 _ANY_VALUE = msgspec.json.Decoder(msgspec.Raw)

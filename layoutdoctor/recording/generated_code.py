@@ -19,7 +19,7 @@ from layoutdoctor.diagnosis.layout import known_numbers, strided_layout
 from layoutdoctor.recording.kernels_text import read_kernel
 
 if TYPE_CHECKING:
-    from layoutdoctor.recording.kernels_text import Kernel, Store
+    from layoutdoctor.recording.kernels_text import KernelText, Store
 
 _IN_PLACE = " (in place)"
 _LIBRARIES = ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
@@ -48,7 +48,7 @@ class GeneratedCode:
         self.results: dict[tuple[str, int], str] = {}
         self.returned: tuple[str | None, ...] = ()
         self.kernels: dict[str, str] = {}
-        self._read_kernels: dict[str, Kernel | None] = {}
+        self._read_kernels: dict[str, KernelText | None] = {}
         self._layouts: dict[str, tuple[Layout | None, str | None]] = {}
         self._former: dict[str, str] = {}  # whose memory a buffer has taken over
         self._parts: dict[str, tuple[str, int]] = {}  # the memory that a buffer is a part of, and where it starts
@@ -171,7 +171,7 @@ class GeneratedCode:
         return name
 
     def _store(
-        self, kernel: Kernel, store: Store, written: str, names: Mapping[str, str], name: str, launch: int
+        self, kernel: KernelText, store: Store, written: str, names: Mapping[str, str], name: str, launch: int
     ) -> None:
         known, own = known_numbers(self.layout_of(written)), dict(store.steps or {})
         looping = {place for place, count in kernel.counts.items() if count != 1}
@@ -179,18 +179,17 @@ class GeneratedCode:
         is_reduction = (own.keys() & looping) < reduced
         reads: dict[BufferRead, None] = {}
         for read in store.reads:
-            steps, seen, run = dict(read.steps or ()), None, None
+            steps, seen = dict(read.steps or ()), None
             places = (own.keys() | steps.keys()) & looping
             is_known = store.steps is not None and read.steps is not None and all(kernel.counts[p] for p in places)
             if is_known and known is not None and (is_reduction or not read.is_reduced):
                 loops = [Loop(kernel.counts[place], own.get(place, 0), steps.get(place, 0)) for place in places]
-                seen, run = seen_strides(*known, loops), reduction_run(loops)
+                seen = seen_strides(*known, loops)
             found = BufferRead(
                 name=names[read.pointer],
                 stride=seen,
                 offset=steps.get("", 0),
                 is_masked=read.is_masked,
-                reduction_run=run,
             )
             reads[found] = None
         self._written(
@@ -286,14 +285,3 @@ def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
         left = 1 if count >= left else left // count
         place *= count
     return seen
-
-
-def reduction_run(loops: Sequence[Loop]) -> int | None:
-    """How many neighbours a reduction reads one after the other: 1 where each is a stride away; None without one."""
-    reduced = sorted((loop.load_step, loop.count) for loop in loops if loop.store_step == 0 and loop.load_step > 0)
-    run = 1
-    for step, count in reduced:
-        if step != run:
-            break
-        run *= count
-    return run if reduced else None

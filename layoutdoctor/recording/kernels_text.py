@@ -57,7 +57,7 @@ class Store:
 
 
 @dataclass
-class Kernel:
+class KernelText:
     """
     A kernel while it is read.
 
@@ -130,7 +130,7 @@ class _Triton:
     """Reads a Triton kernel: an index of a tile is split into the digits that the kernel takes of it."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
-        self.kernel = Kernel(tuple(argument.arg for argument in function.args.args))
+        self.kernel = KernelText(tuple(argument.arg for argument in function.args.args))
         self._steps: dict[str, Steps] = {}
         assigned = {
             node.targets[0].id: node.value
@@ -238,7 +238,7 @@ class _Cpp:
         text = re.sub(r"//.*|^\s*#.*", "", source, flags=re.MULTILINE).replace("static_cast<int64_t>", "")
         text = re.sub(r"(\d)L\b", r"\1", re.sub(r"\[\]\([^()]*\) *\{[^{}]*\}", "reduced", text))
         head, _, body = text.partition("kernel(")[2].partition(")")
-        self.kernel = Kernel(tuple(re.findall(r"(\w+)\s*(?:,|\Z)", head)))
+        self.kernel = KernelText(tuple(re.findall(r"(\w+)\s*(?:,|\Z)", head)))
         self._steps: dict[str, Steps] = {}
         self._scopes: list[tuple[str, str]] = []  # what each open brace belongs to: a loop, a lambda, what is left out
         self._read(_FOR.sub(r"for@\1@\2@\3@", body))
@@ -355,7 +355,7 @@ def _arguments(text: str) -> list[str]:
     return [part.strip() for part in found]
 
 
-def read_kernel(source: str) -> Kernel | None:
+def read_kernel(source: str) -> KernelText | None:
     """A generated kernel; None if it is of another kind, or has no store that was understood."""
     kernel = None
     if 'extern "C"' in source:

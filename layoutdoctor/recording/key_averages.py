@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from layoutdoctor.recording.recording import KernelTotal, KernelTotals
 from layoutdoctor.recording.table_numbers import PLAIN, whole_nanoseconds
-from layoutdoctor.recording.table_rows import TRANSFERS, Entry, Layout, Table
+from layoutdoctor.recording.table_rows import TRANSFERS, Columns, Entry, TextTable
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
     from layoutdoctor.recording.table_numbers import Notation
 
-KEY_AVERAGES = Layout("key_averages", "name", "name", "# of calls")
+KEY_AVERAGES = Columns("key_averages", "name", "name", "# of calls")
 
 
-class KeyAverages(Table):
+class KeyAverages(TextTable):
     """
     A table of torch.profiler while it is read.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from layoutdoctor.diagnosis import Layout
 from layoutdoctor.diagnosis.layout import blocked_layout, dense_stride, strided_layout
-from layoutdoctor.diagnosis.record import Seconds
+from layoutdoctor.diagnosis.record import NonNegativeSeconds
 from layoutdoctor.words import DTYPES
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
@@ -83,8 +83,8 @@ class Primitive:
     prop_kind: str
     descriptors: tuple[MemoryDescriptor, ...]
     problem: str
-    seconds: Seconds
-    start_seconds: Seconds | None
+    seconds: NonNegativeSeconds
+    start_seconds: NonNegativeSeconds | None
     engine: str = "cpu"
 
     def descriptor(self, role: str) -> MemoryDescriptor | None:
@@ -115,7 +115,7 @@ class Creation:
 
     how: str
     primitive: str
-    seconds: Seconds
+    seconds: NonNegativeSeconds
 
 
 @dataclass

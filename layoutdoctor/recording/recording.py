@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from layoutdoctor.diagnosis import Environment, Lack, Observed, SourceKind, Subject
-from layoutdoctor.diagnosis.record import Magnitude, PositiveSeconds, Record, Seconds
+from layoutdoctor.diagnosis.record import Magnitude, NonNegativeSeconds, PositiveSeconds, Record
 from layoutdoctor.recording.onednn import OnednnLog
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
@@ -331,7 +331,7 @@ class Head(Record, frozen=True, kw_only=True):
     configurations: tuple[str, ...]
     other_cores: Magnitude | None = None
     interrupted: str | None = None
-    stage_seconds: dict[str, Seconds] = msgspec.field(default_factory=dict)
+    stage_seconds: dict[str, NonNegativeSeconds] = msgspec.field(default_factory=dict)
 
 
 class Iteration(Record, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.key_averages import KEY_AVERAGES, KeyAverages, totals_below
 from layoutdoctor.recording.recording import KernelTotals, Problem
 from layoutdoctor.recording.table_numbers import NANOSECONDS, is_number
-from layoutdoctor.recording.table_rows import GAP, LAYOUTS, Table, cells_in
+from layoutdoctor.recording.table_rows import CELL_GAP, LAYOUTS, TextTable, cells_in
 
 if TYPE_CHECKING:
     from layoutdoctor.recording.files import TraceFile
@@ -85,14 +85,14 @@ def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
 FURTHER = "further tables of kernels in the same file, which were not read"
 
 
-def _rank(table: Table) -> tuple[bool, bool, int]:
+def _rank(table: TextTable) -> tuple[bool, bool, int]:
     kinds = (*LAYOUTS, KEY_AVERAGES)
     return (not table.has_kernels, not (table.row_count or table.unread_count), kinds.index(table.layout))
 
 
-def _of_different_runs(tables: Sequence[Table]) -> list[Table]:
+def _of_different_runs(tables: Sequence[TextTable]) -> list[TextTable]:
     """The tables without those of a run that another one is of too: with the same total, or the same sums."""
-    by_run: dict[object, Table] = {}
+    by_run: dict[object, TextTable] = {}
     for number, table in enumerate(tables):
         run: object = number
         if isinstance(table, KeyAverages) and table.totals:
@@ -105,7 +105,7 @@ def _of_different_runs(tables: Sequence[Table]) -> list[Table]:
     return list(by_run.values())
 
 
-def _refuse_what_cannot_be_read(name: str, table: Table) -> None:
+def _refuse_what_cannot_be_read(name: str, table: TextTable) -> None:
     advice = "write it as CSV, with a point before decimals"
     if table.layout.source.startswith("nsys"):
         advice = "write it with LC_ALL=C nsys stats --report cuda_gpu_kern_sum --format csv"
@@ -124,7 +124,7 @@ def _refuse_what_cannot_be_read(name: str, table: Table) -> None:
         )
 
 
-def _result(table: Table, *, is_cut: bool) -> KernelTotals | RecordedTrace:
+def _result(table: TextTable, *, is_cut: bool) -> KernelTotals | RecordedTrace:
     found = table.result()
     if isinstance(found, KernelTotals):
         found.heading = table.heading
@@ -158,10 +158,10 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
     yield rest[:_LONGEST_LINE]
 
 
-def _tables(lines: Iterable[str]) -> Iterator[Table]:
+def _tables(lines: Iterable[str]) -> Iterator[TextTable]:
     """The tables in a text; each is complete when the next one comes, or the text ends."""
-    here: Table | None = None
-    last: Table | None = None
+    here: TextTable | None = None
+    last: TextTable | None = None
     was_blank, above = False, ""
     for raw in lines:
         line = _QUOTED.sub("", _COLORS.sub("", raw))
@@ -205,13 +205,13 @@ def _is_rule(line: str) -> bool:
     return len(strokes) > 1 and all(len(stroke) > 1 for stroke in strokes)
 
 
-def _after(line: str, table: Table) -> Table | None:
+def _after(line: str, table: TextTable) -> TextTable | None:
     """The table, if a line that is no row of it may be a damaged one, or belongs to the row above it; else None."""
     cells = cells_in(line, table.separator)
     is_other = _are_titles(cells) or (table.separator in ",;" and len(cells) == 1)
     if is_other and not any(map(is_number, cells)):
         return None
-    is_stack = "source location" in table.titles and len(GAP.split(line.strip())) == 1
+    is_stack = "source location" in table.titles and len(CELL_GAP.split(line.strip())) == 1
     numbers = [word for word in line.split() if is_number(word.rstrip(","))]
     is_printed = table.separator == " " and len(numbers) < _LEAST_NUMBERS
     if not (is_stack or is_printed):
@@ -219,7 +219,7 @@ def _after(line: str, table: Table) -> Table | None:
     return table
 
 
-def _table_at(line: str) -> Table | None:
+def _table_at(line: str) -> TextTable | None:
     """The table that a line of titles begins; None if it is none of kernels or operations."""
     if not _MAY_BE_TITLES.search(line):
         return None
@@ -239,7 +239,7 @@ _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
 _SAME_TITLES = {"number of calls": "# of calls", "calls": "# of calls"}
 
 
-def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> Table | None:
+def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> TextTable | None:
     lower = [cell.lower() for cell in cells]
     if "name" in lower and not {"self cpu", "self cpu total", "cpu total"}.isdisjoint(lower):
         titles = [re.sub(r"^(self \w+) total", r"\1", _SAME_TITLES.get(title, title)) for title in lower]
@@ -254,7 +254,7 @@ def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> Ta
         if unit in NANOSECONDS:
             units[titles[-1]] = unit
     layout = next((layout for layout in LAYOUTS if layout.fits(titles)), None)
-    return None if layout is None else Table(layout, titles, units, separator, offset)
+    return None if layout is None else TextTable(layout, titles, units, separator, offset)
 
 
 def _are_titles(cells: Sequence[str]) -> bool:

@@ -76,15 +76,15 @@ class Notation:
         nanoseconds = float(f"{found[0]}{found[1]}") * factor if found[1] else int(found[0]) * factor
         return nanoseconds if nanoseconds < _LARGEST else None  # whole ones stay whole: a double has 53 bits only
 
-    def share(self, cell: str) -> Part | None:
+    def share(self, cell: str) -> Percentage | None:
         """A percentage with its step: the value of its last digit."""
         found = self.parts(cell)
         if found is None or found[2] not in ("", "%") or "e" in found[1]:
             return None
-        return Part(float(f"{found[0]}{found[1]}"), float(10.0 ** -max(0, len(found[1]) - 1)))
+        return Percentage(float(f"{found[0]}{found[1]}"), float(10.0 ** -max(0, len(found[1]) - 1)))
 
 
-class Part(NamedTuple):
+class Percentage(NamedTuple):
     """A percentage, and the value of its last digit."""
 
     percent: float
@@ -130,7 +130,7 @@ class Spent:
     count: int
     nanoseconds: float
     average: float | None
-    part: Part | None
+    part: Percentage | None
 
 
 _ROUNDING = 1.002

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Columns:
     """
     The columns of one program's table; titles in lower case, without their units.
 
@@ -83,20 +83,20 @@ _ROCM_DISPATCH = ("kind", _is_word("kernel_dispatch"))
 _NO_ROCM_CALL = ("name", lambda name: _ROCM_CALL.match(name) is None)
 
 LAYOUTS = (
-    Layout("nsys_kernel_summary", "name", "total time", "instances", other="source", unit="ns"),
-    Layout(
+    Columns("nsys_kernel_summary", "name", "total time", "instances", other="source", unit="ns"),
+    Columns(
         "nsys_summary_with_copies", "operation", "total time", "instances", None, _KERNEL_CATEGORY,
         unit="ns",
     ),
-    Layout("nsys_kernel_list", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
-    Layout("nsys_launch_list", "kernel name", "kernel dur", unit="ns"),
-    Layout(
+    Columns("nsys_kernel_list", "name", "duration", None, None, ("grdx", bool), unit="ns", start="start"),
+    Columns("nsys_launch_list", "kernel name", "kernel dur", unit="ns"),
+    Columns(
         "rocprofv3_kernel_list", "kernel_name", "end_timestamp", None, None, _ROCM_DISPATCH, unit="ns",
         start="start_timestamp",
     ),
-    Layout("rocprofv3_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, "minns", unit="ns"),
-    Layout("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
-    Layout("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
+    Columns("rocprofv3_summary", "name", "totaldurationns", "calls", None, _NO_ROCM_CALL, "minns", unit="ns"),
+    Columns("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
+    Columns("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
 )  # fmt: skip
 """If a file has several tables, the one that comes first here is read."""
 
@@ -106,7 +106,7 @@ _CORRELATIONS = ("corrid", "correlation_id")
 _GRIDS = tuple((f"grd{axis}", f"grid_size_{axis}") for axis in "xyz")
 _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
 """Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
-GAP = re.compile(r"\t|\s{2,}")
+CELL_GAP = re.compile(r"\t|\s{2,}")
 _ROW_NUMBER = re.compile(r"^\s*\d+\s+")
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
 TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
@@ -133,7 +133,7 @@ class Entry:
     start: int
 
 
-class Table:
+class TextTable:
     """
     A table while it is read: sums by name and operation, or single kernels and copies.
 
@@ -146,7 +146,7 @@ class Table:
     """
 
     def __init__(
-        self, layout: Layout, titles: list[str], units: dict[str, str], separator: str, offset: int, heading: str = ""
+        self, layout: Columns, titles: list[str], units: dict[str, str], separator: str, offset: int, heading: str = ""
     ) -> None:
         self.layout, self.titles, self.units, self.separator, self.offset = layout, titles, units, separator, offset
         self.heading = heading
@@ -181,7 +181,7 @@ class Table:
             yield [line[start:end].strip() for start, end in zip([0, *ends], [*ends, None], strict=True)]
         if "..." in self.titles:  # pandas leaves columns out, and numbers the rows
             line = _ROW_NUMBER.sub("", line)
-        cells = GAP.split(line.strip(), width - 1)
+        cells = CELL_GAP.split(line.strip(), width - 1)
         yield cells + [""] * (width - len(cells))
         if self.layout.start is not None:
             return  # cells are empty, and single blanks do not show which
@@ -370,7 +370,7 @@ def cells_in(line: str, separator: str) -> list[str]:
     if separator == "|":
         return [_MARKUP.sub("", cell.strip()) for cell in line.strip().strip("|").split("|")]
     if separator == " ":
-        return GAP.split(line.strip())
+        return CELL_GAP.split(line.strip())
     try:
         return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True, delimiter=separator), [])]
     except csv.Error:

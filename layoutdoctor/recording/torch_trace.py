@@ -26,7 +26,7 @@ from layoutdoctor.diagnosis import Buffer, FxNode, Graph, GraphDirection, Source
 from layoutdoctor.diagnosis.graph import base_name
 from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.errors import first_line
-from layoutdoctor.recording.decision import Call, Tensor, derived_decision
+from layoutdoctor.recording.decision import FxCall, FxTensor, derived_decision
 from layoutdoctor.recording.generated_code import GeneratedCode, layout_in, names_in
 from layoutdoctor.recording.recording import Problem
 from layoutdoctor.recording.table import text_encoding
@@ -451,17 +451,17 @@ def _problem(node: FxNode) -> str | None:
     return "symbolic sizes" if has_symbols else None
 
 
-def _calls(lines: Sequence[_Line]) -> Iterator[Call]:
-    tensors = {line.node.name: Tensor(line.node.layout, line.device.partition(":")[0]) for line in lines}
+def _calls(lines: Sequence[_Line]) -> Iterator[FxCall]:
+    tensors = {line.node.name: FxTensor(line.node.layout, line.device.partition(":")[0]) for line in lines}
     for line in lines:
         if isinstance(line.call, ast.Call):
             node = line.node
             args = tuple(_argument(part, tensors) for part in line.call.args)
             is_aten = node.target.startswith("aten.")
-            yield Call(node.name, node.target, args, tensors[node.name], is_aten, node.location, node.module)
+            yield FxCall(node.name, node.target, args, tensors[node.name], is_aten, node.location, node.module)
 
 
-def _argument(node: ast.expr, tensors: Mapping[str, Tensor]) -> Any:
+def _argument(node: ast.expr, tensors: Mapping[str, FxTensor]) -> Any:
     if isinstance(node, ast.Name):
         return tensors.get(node.id)
     try:

@@ -192,7 +192,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class FlowChart:
     """
     The boxes around one round trip or conversion, in their order.
 
@@ -206,7 +206,7 @@ class Flow:
     boxes: tuple[Box, ...]
 
 
-def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
+def build_flows(diagnosis: Diagnosis) -> tuple[FlowChart, ...]:
     """
     The flows around the worst that was found: those of the baseline and of the recommended configuration first.
 
@@ -222,7 +222,7 @@ def build_flows(diagnosis: Diagnosis) -> tuple[Flow, ...]:
     return tuple(flows[:MOST_FLOWS])
 
 
-def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
+def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[FlowChart]:
     """One flow for all pairs that look alike: of the costliest of them."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
     alike: dict[tuple[object, ...], list[RedundantPair]] = {}
@@ -237,10 +237,10 @@ def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[Flow]:
             between[-1] = replace(between[-1], layout=_layout_text(second.source))
         one, other = (replace(_box(conversion), is_redundant=True) for conversion in (first, second))
         boxes = (*_maker(first), one, *between, other, *_reader(second))
-        yield Flow(_title_of(diagnosis, pair), shown_name(trial.name), _about_pair(pair, len(others)), boxes)
+        yield FlowChart(_title_of(diagnosis, pair), shown_name(trial.name), _about_pair(pair, len(others)), boxes)
 
 
-def _of_conversion(trial: Trial) -> Iterator[Flow]:
+def _of_conversion(trial: Trial) -> Iterator[FlowChart]:
     known = [one for one in counted_conversions(trial) if one.op is not None or one.node is not None]
     if known:
         worst = max(known, key=lambda one: (not one.fused, one.seconds or 0.0, one.bytes_moved or 0))
@@ -249,7 +249,7 @@ def _of_conversion(trial: Trial) -> Iterator[Flow]:
         is_of_output = (worst.port or "").startswith("output")
         reader = _reader(worst) if worst.required_by or not is_of_output else ()
         boxes = (*_maker(worst), _box(worst), *reader)
-        yield Flow("Layout conversion", shown_name(trial.name), about, boxes)
+        yield FlowChart("Layout conversion", shown_name(trial.name), about, boxes)
 
 
 def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:

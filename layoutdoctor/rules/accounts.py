@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Severity
-from layoutdoctor.examination.counts import Place
+from layoutdoctor.examination.counts import Hotspot
 from layoutdoctor.rules.advice import Times, severity_of_loss
 from layoutdoctor.words import listing
 
@@ -29,9 +29,9 @@ def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[Acco
     return severity_of_loss(Times(diagnosis), trial, share, lambda cure: cure.name == account.faster)
 
 
-def place_of_row(row: AccountRow) -> Place:
+def place_of_row(row: AccountRow) -> Hotspot:
     """A row's module, and the first of its lines."""
-    return Place(row.module, next(iter(row.locations), None))
+    return Hotspot(row.module, next(iter(row.locations), None))
 
 
 def work_words(row: AccountRow) -> str:

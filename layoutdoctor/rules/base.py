@@ -17,12 +17,12 @@ from layoutdoctor.diagnosis import (
     LayoutBreaker,
     Severity,
 )
-from layoutdoctor.examination.counts import Place, places_of, sum_of_known
+from layoutdoctor.examination.counts import Hotspot, places_of, sum_of_known
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-Placed = Place | Conversion | Convolution | FxNode | LayoutBreaker
+Placed = Hotspot | Conversion | Convolution | FxNode | LayoutBreaker
 
 
 @dataclass(frozen=True)

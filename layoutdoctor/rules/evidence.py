@@ -26,7 +26,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import all_conversions_of, sum_of_known
 from layoutdoctor.examination.graphs.buffers import densified
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
-from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
+from layoutdoctor.examination.graphs.products import LEAST_WORK_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.examination.kernels.primitives import ranks_of_problems
 
 Found = TypeVar("Found")
@@ -193,7 +193,7 @@ def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
             image = source.layout.shape[2:] if source.layout is not None else ()
             if node.name in known and _is_product(known[node.name], image):
                 found[id(node)] = known[node.name], image
-    return list(found.values()) if share_of(trial.graphs, lambda node: id(node) in found) >= LEAST_SHARE else []
+    return list(found.values()) if share_of(trial.graphs, lambda node: id(node) in found) >= LEAST_WORK_SHARE else []
 
 
 def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, Graph, Trial
-from layoutdoctor.examination.counts import Place, sum_of_known
+from layoutdoctor.examination.counts import Hotspot, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, channels_last_ways, is_worth_trying
 from layoutdoctor.rules.base import Rule
@@ -40,7 +40,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
                 "it is)" + (", or give the model and its input channels_last" if is_open else ""),
                 severity=evidence.severity_of_cost(trial, seconds),
                 evidence=(first.name, exit_.id, second.name, entry.id),
-                at=Place(exit_.module or entry.module, exit_.location or entry.location),
+                at=Hotspot(exit_.module or entry.module, exit_.location or entry.location),
                 seconds=seconds,
                 bytes_moved=moved,
             )

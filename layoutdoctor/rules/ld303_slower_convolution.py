@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layoutdoctor.diagnosis import Convolution, Diagnosis, Finding, Kernel, Trial
-from layoutdoctor.examination.counts import Place
+from layoutdoctor.examination.counts import Hotspot
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, severity_of_gain
 from layoutdoctor.rules.base import Rule
@@ -101,7 +101,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
         "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
         "usual cause, so convert around this layer or change its groups where the rest gains",
         severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
-        at=Place(next(iter(modules), None), node.location if node is not None else None),
+        at=Hotspot(next(iter(modules), None), node.location if node is not None else None),
         evidence=(slow.trial.name, fast.trial.name),
         seconds=slow.seconds - fast.seconds,
     )

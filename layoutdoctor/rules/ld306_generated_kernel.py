@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding, FxNode, Size, Trial
-from layoutdoctor.examination.counts import Place
+from layoutdoctor.examination.counts import Hotspot
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
 from layoutdoctor.rules import evidence, wording
@@ -84,7 +84,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     )
 
 
-def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Place:
+def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Hotspot:
     """The operation that reads or writes most elements, of those that are fused into the dearest kernel."""
     trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
     fused = []
@@ -96,7 +96,7 @@ def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
     if not placed:
         return place_of_row(row)
     _, node = max(placed, key=lambda one: one[0])
-    return Place(node.module, node.location)
+    return Hotspot(node.module, node.location)
 
 
 def _elements(node: FxNode, nodes: Mapping[str, FxNode]) -> int:

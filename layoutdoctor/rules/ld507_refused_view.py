@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdoctor.diagnosis import Diagnosis, Finding
-from layoutdoctor.examination.counts import Place
+from layoutdoctor.examination.counts import Hotspot
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, line_words, listing, phrase, shown
 
@@ -26,7 +26,7 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
             "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
             severity="warning",
             evidence=names,
-            at=Place(None, place),
+            at=Hotspot(None, place),
         )
 
 

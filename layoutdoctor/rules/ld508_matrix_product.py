@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from layoutdoctor.diagnosis import Diagnosis, Finding
 from layoutdoctor.examination.counts import sum_of_known
-from layoutdoctor.examination.graphs.products import LEAST_SHARE
+from layoutdoctor.examination.graphs.products import LEAST_WORK_SHARE
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined, listing, shape_words
@@ -23,7 +23,7 @@ def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
         seconds = sum_of_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
         share = evidence.share_of_kernels(trial, seconds)
         has_patches = any(set(image) != {1} for _, image in found)
-        if not has_patches if share is None else share < LEAST_SHARE:
+        if not has_patches if share is None else share < LEAST_WORK_SHARE:
             return
         count = f"{len(found)} of {count_of(len(evidence.forward_convolutions(trial)), 'convolution')}"
         message = f"matrix product, as no two patches overlap: {count} ({listing(names)})"

@@ -37,7 +37,7 @@ MOST_CURES = 3
 SWITCHED_COUNT = 2
 """How many of the best are tried under a library's switch."""
 
-MATRIX_PRODUCT = "LD508"
+MATRIX_PRODUCT_RULE = "LD508"
 """Rule about convolutions that are matrix products: its cure gains so much that a quick diagnosis tries it too."""
 _LAYOUT_BREAKER = "LD104"
 _LAUNCH_BOUND = 0.8

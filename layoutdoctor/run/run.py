@@ -16,10 +16,10 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.diagnosis.subject import InputUse
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.advice.applying import how_to_apply
-from layoutdoctor.examination.advice.choice import left_standing
+from layoutdoctor.examination.advice.choice import compare_trials, left_standing, undecided
 from layoutdoctor.recording.recording import Head, Recording
 from layoutdoctor.run.deriving import (
-    MATRIX_PRODUCT,
+    MATRIX_PRODUCT_RULE,
     cures_together,
     in_both_directions,
     in_eager_mode,
@@ -287,7 +287,7 @@ class Run:
         """Tries what follows from what was timed."""
         self._measure_bandwidth()
         if self._request.derives == "matrix_products":
-            self._try_more(single_cures(self.workers, self._medians(), self._bandwidth, (MATRIX_PRODUCT,)))
+            self._try_more(single_cures(self.workers, self._medians(), self._bandwidth, (MATRIX_PRODUCT_RULE,)))
             return
         self._try_more(in_both_directions(self.workers))
         self._try_more(single_cures(self.workers, self._medians(), self._bandwidth))
@@ -307,7 +307,11 @@ class Run:
         return {} if baseline is None else {baseline.name: 1.0, **medians_of(self.workers, baseline)}
 
     def _start_again(self) -> None:
-        """Times what could be recommended in further starts, until the table does not contradict the advice."""
+        """
+        Times what could be recommended in further starts, until the table does not contradict the advice.
+
+        If it is then open which of two is recommended, these two are started again.
+        """
         baseline = baseline_of(self.workers)
         if baseline is None:
             return
@@ -329,6 +333,11 @@ class Run:
             limit = self._budget * _STANDING_SHARE
             standing = left_standing([one.trial for one in self.recordings()])
             found = [worker for worker in self.workers if worker.name in standing and worker.name not in started]
+        trials = [one.trial for one in self.recordings()]
+        comparison = compare_trials(trials)
+        if comparison is not None and (names := undecided(trials, comparison)):
+            found = [worker for worker in self.workers if worker.name in names]
+            take_starts(found, baseline, limit, self._meter, done, at_once=at_once)
         self.show()
 
     def _profile(self) -> None:

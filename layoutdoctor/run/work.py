@@ -39,7 +39,7 @@ from layoutdoctor.workers.messages import (
     Loaded,
     MeasureMemory,
     Prepared,
-    Profile,
+    ProfileIteration,
     Ran,
     Turn,
     WarmUp,
@@ -285,7 +285,7 @@ class _Worker:
                 return work.warm_up()
             case Turn():
                 return work.turn(order.calls)
-            case Profile():
+            case ProfileIteration():
                 return work.profile(order.calls, order.trace_file)
             case MeasureMemory():
                 return work.measure_memory()

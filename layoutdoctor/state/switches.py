@@ -63,7 +63,7 @@ _PRECISIONS = (
     ("mkldnn", "all"),
     *((backend, operation) for backend in ("cuda", "mkldnn") for operation in ("matmul", "conv", "rnn")),
 )
-LIBRARY_SWITCHES = {"cudnn.benchmark": "cudnn_benchmark"}
+SWITCH_NAMES = {"cudnn.benchmark": "cudnn_benchmark"}
 """Switches that a configuration may set, under ``torch.backends``, and their names among those above."""
 
 
@@ -83,10 +83,10 @@ def switched(switches: Mapping[str, bool]) -> Iterator[None]:
     Raises:
         UsageError: One is not known.
     """
-    unknown = sorted(switches.keys() - LIBRARY_SWITCHES.keys())
+    unknown = sorted(switches.keys() - SWITCH_NAMES.keys())
     if unknown:
-        raise UsageError(f"cannot set the library switch {unknown[0]!r}: expected {', '.join(LIBRARY_SWITCHES)}")
-    names = {LIBRARY_SWITCHES[name]: value for name, value in switches.items()}
+        raise UsageError(f"cannot set the library switch {unknown[0]!r}: expected {', '.join(SWITCH_NAMES)}")
+    names = {SWITCH_NAMES[name]: value for name, value in switches.items()}
     before = {name: getattr(torch._C, f"_get_{name}")() for name in names}
     try:
         for name, value in names.items():

@@ -19,7 +19,7 @@ from layoutdoctor.diagnosis.subject import Cure, Mode
 from layoutdoctor.errors import UsageError
 from layoutdoctor.examination.graphs.buffers import is_only_channels_last, is_only_contiguous
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, strided_norms
-from layoutdoctor.examination.graphs.products import LEAST_SHARE, convolved, is_matrix_product, share_of
+from layoutdoctor.examination.graphs.products import LEAST_WORK_SHARE, convolved, is_matrix_product, share_of
 from layoutdoctor.subjects.copies import CHANNELS_LAST, layout_of_tensor
 from layoutdoctor.words import distinct, line_words, listing
 from layoutdoctor.workers.messages import Proposal
@@ -208,7 +208,7 @@ def _propose_matrix_product(seen: Seen) -> Proposal | None:
         for name, layouts in inputs.items()
         if all(_is_product(modules[name], layout.shape[2:]) for layout in layouts)
     }
-    if share_of(seen.graphs, lambda node: (node.module or "") in found) < LEAST_SHARE:
+    if share_of(seen.graphs, lambda node: (node.module or "") in found) < LEAST_WORK_SHARE:
         return None
     return MATRIX_PRODUCT.proposal(found, _copied_bytes(itertools.chain.from_iterable(found.values())))
 

@@ -19,7 +19,7 @@ from layoutdoctor.capture.compat import compile_arguments_of
 from layoutdoctor.diagnosis import InputTensor, Subject
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.advice.applying import Call
+from layoutdoctor.examination.advice.applying import ModelCall
 from layoutdoctor.measure.environment import notes_on_gpu
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.subjects.copies import (
@@ -239,7 +239,7 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
     return ()
 
 
-def call_of(subject: LoadedSubject) -> Call:
+def call_of(subject: LoadedSubject) -> ModelCall:
     """How lines to paste call it: with the names of its parameters."""
     has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # exported: replaced by a method that raises
     ranks: dict[str, int] = {}
@@ -263,7 +263,7 @@ def call_of(subject: LoadedSubject) -> Call:
 
     words = [word(name, value) for name, value in zip(_positional_names(subject), subject.args, strict=True)]
     words += [f"{name}={word(name, value)}" for name, value in subject.kwargs.items()]
-    return Call(
+    return ModelCall(
         f"model({', '.join(words)})",
         ranks,
         tuple(unassignable),

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis import Configuration, Environment, Failure, Lack, Ob
 from layoutdoctor.diagnosis.configurations import PACKAGE_SUFFIX, Following
 from layoutdoctor.diagnosis.record import PositiveSeconds
 from layoutdoctor.diagnosis.subject import Cure, InputUse, Mode
-from layoutdoctor.examination.advice.applying import Call
+from layoutdoctor.examination.advice.applying import ModelCall
 from layoutdoctor.files.writing import file_name_of
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.recording.saved import pack, unpacked_column
@@ -181,7 +181,7 @@ class Turn(Message, frozen=True, kw_only=True, tag=True):
     calls: int
 
 
-class Profile(Message, frozen=True, kw_only=True, tag=True):
+class ProfileIteration(Message, frozen=True, kw_only=True, tag=True):
     """
     To a start: time so many calls, then run one iteration under the profiler.
 
@@ -201,7 +201,7 @@ class Bandwidth(Message, frozen=True, kw_only=True, tag=True):
     """To a start: measure how many bytes per second a copy of a large tensor moves."""
 
 
-Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | Profile | MeasureMemory | Bandwidth
+Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | ProfileIteration | MeasureMemory | Bandwidth
 
 
 # ---------------------------------------------------------------------------------------------- answers
@@ -232,7 +232,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     subject: Subject
     environment: Environment
     parameter_ranks: tuple[int, ...]
-    call: Call
+    call: ModelCall
     compile_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     forks: bool = True
     files: tuple[str, ...] = ()

@@ -26,8 +26,8 @@ from layoutdoctor.workers.messages import (
     MeasuredMemory,
     MeasureMemory,
     Prepared,
-    Profile,
     Profiled,
+    ProfileIteration,
     Ready,
     Turn,
     Turned,
@@ -278,7 +278,7 @@ class Worker:
         if folder is not None:
             file = str(Path(folder) / f"{file_name_of(self.name)}{TRACE_SUFFIX}")
         try:
-            seen = self.start.process.ask(Profile(calls=self.calls, trace_file=file), Profiled)
+            seen = self.start.process.ask(ProfileIteration(calls=self.calls, trace_file=file), Profiled)
         except LostError as lost:
             self._note(Lack(part="kernels", reason=f"the kernel list was not recorded: {lost}"))
             self.start_is_lost = True

@@ -10,7 +10,7 @@ from cured_models import CASES, Case
 from live_trials import requested
 
 from layoutdoctor.diagnosis.configurations import choose_configurations
-from layoutdoctor.examination.advice.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.applying import ModelCall, how_to_apply
 from layoutdoctor.run.deriving import with_switch
 from layoutdoctor.workers.messages import Request
 
@@ -56,7 +56,7 @@ def test_a_cure_compiles_computes_the_same_and_is_what_its_lines_say(case: Case,
     expected = model(x).detach()
     scope: dict[str, Any] = {"torch": torch, "model": model, "x": x}
     rank = len(case.shape)
-    exec(how_to_apply(cured.configuration, frozenset({rank}), Call("model(x)", {"x": rank})), scope)
+    exec(how_to_apply(cured.configuration, frozenset({rank}), ModelCall("model(x)", {"x": rank})), scope)
     found = scope["model"](scope["x"]).detach()
     tolerance = TOLERANCES.get(case.cure, 1e-4)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)

@@ -19,7 +19,7 @@ from github_markdown import check_form, code_blocks
 from live_trials import requested_of_target
 
 from layoutdoctor.commands.output import OutputFile
-from layoutdoctor.commands.running import with_reproduction
+from layoutdoctor.commands.reproducing import with_reproduction
 from layoutdoctor.diagnosis.answer import Recommendation
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.saved import from_json, to_json

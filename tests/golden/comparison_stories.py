@@ -23,7 +23,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.examination.advice.choice import compare, shown_seconds
+from layoutdoctor.examination.advice.choice import compare_trials, shown_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def a_run(
             **(trials or {}).get(name, {}),
         }
         made.append(a_trial(name, **fields))
-    comparison = compare(made)
+    comparison = compare_trials(made)
     assert comparison is not None
     seconds = shown_seconds(made, comparison)
     shown = [with_time(trial, seconds[trial.name]) for trial in made]

@@ -6,14 +6,13 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutdoctor.diagnosis.layout import dense_stride
 from layoutdoctor.examination.graphs.buffers import is_relayout
-from layoutdoctor.recording.generated_code import Loop, reduction_run, seen_strides
+from layoutdoctor.recording.generated_code import Loop, seen_strides
 
 SIZES = st.sampled_from((1, 1, 2, 2, 3, 4))
 Numbers = tuple[int, ...]
@@ -210,20 +209,3 @@ def test_a_read_is_the_tensor_itself_exactly_where_its_elements_say_so(
     drawn: tuple[Numbers, Numbers, Numbers, Numbers],
 ) -> None:
     assert is_relayout(*drawn) == is_relayout_by_elements(*drawn), drawn
-
-
-@pytest.mark.parametrize(
-    ("what", "loops", "run"),
-    [
-        ("nothing is reduced", [Loop(8, 1, 1)], None),
-        ("a row of each", [Loop(8, 1, 6), Loop(6, 0, 1)], 6),
-        ("rows that follow each other", [Loop(8, 1, 30), Loop(6, 0, 5), Loop(5, 0, 1)], 30),
-        ("rows of a larger memory", [Loop(8, 1, 60), Loop(6, 0, 10), Loop(5, 0, 1)], 5),
-        ("a stride between all", [Loop(8, 1, 1), Loop(30, 0, 8)], 1),
-        ("a value that is read again", [Loop(8, 1, 1), Loop(30, 0, 0)], None),
-    ],
-)
-def test_a_reduction_reads_as_many_neighbours_as_its_loops_walk_one_by_one(
-    what: str, loops: list[Loop], run: int | None
-) -> None:
-    assert reduction_run(loops) == run, what

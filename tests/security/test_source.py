@@ -53,7 +53,7 @@ REASONS = {
     ("workers/program.py", "subprocess.Popen"): "starts our own process by sys.executable; no shell",
     ("run/launcher.py", "importlib.import_module"): "imports a module of torch by its name",
     ("run/program.py", "runpy"): "runs the script of `layoutdoctor run`, as the user asked",
-    ("commands/running.py", "subprocess.Popen"): "the reproducer of the diagnosis just made, by sys.executable",
+    ("commands/reproducing.py", "subprocess.Popen"): "the reproducer of the diagnosis just made, by sys.executable",
     ("fleet/sources.py", "fsspec"): "opens the URLs that the user named, and no other",
     ("fleet/sources.py", "tarfile.open"): "reads one member after the other as a stream; none is unpacked by its name",
     ("subjects/transport.py", "pickle"): "the caller's own live model, to a child process, by a private directory",

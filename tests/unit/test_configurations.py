@@ -17,7 +17,7 @@ from layoutdoctor.diagnosis.configurations import (
     choose_configurations,
 )
 from layoutdoctor.errors import UsageError
-from layoutdoctor.examination.advice.applying import Call, compile_words, how_to_apply
+from layoutdoctor.examination.advice.applying import ModelCall, compile_words, how_to_apply
 from layoutdoctor.words import name_in_words
 
 
@@ -96,7 +96,7 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
     assert [one.ahead_of_time for one in made] == [False, False, True, True]
     assert made[0] == asked[2]
     assert [name_in_words(one.name) for one in made[2:]] == ["AOTInductor, no layout opt", "AOTInductor"]
-    assert how_to_apply(made[2], frozenset({4}), Call("model(x, 3, mask=mask)", {})).splitlines() == [
+    assert how_to_apply(made[2], frozenset({4}), ModelCall("model(x, 3, mask=mask)", {})).splitlines() == [
         'program = torch.export.export(model.eval(), (x, 3), {"mask": mask})',
         'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2", inductor_configs='
         '{**torch._inductor.list_mode_options("max-autotune"), "layout_optimization": False})',

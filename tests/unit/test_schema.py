@@ -17,7 +17,7 @@ from hostile_records import mutate
 
 from layoutdoctor import compare
 from layoutdoctor.__main__ import main
-from layoutdoctor.commands.schema import KINDS, schema_of_kind, to_text
+from layoutdoctor.commands.schema import SCHEMA_KINDS, schema_of_kind, to_text
 from layoutdoctor.diagnosis.accepted import accept_all
 from layoutdoctor.diagnosis.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.saved import to_json
@@ -38,7 +38,7 @@ def validator(kind: str = "diagnosis") -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema_of_kind(kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEMA_KINDS)
 def test_the_committed_copy_is_up_to_date_and_a_schema_of_the_dialect_it_names(kind: str, update_golden: bool) -> None:
     schema = schema_of_kind(kind)
     path = COPIES / f"{kind}-{str(schema['$id']).rsplit(':', 1)[1]}.json"

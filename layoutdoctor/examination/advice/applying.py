@@ -11,7 +11,7 @@ from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import FormatChoice, OptionValue
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """
     How the user's code calls the model.
 
@@ -29,7 +29,7 @@ class Call(NamedTuple):
     places: tuple[int, ...] = ()
 
 
-def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: Call) -> str:
+def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], call: ModelCall) -> str:
     """
     Code that applies a configuration to ``model`` and its inputs, one statement per line.
 
@@ -112,7 +112,7 @@ def _model_lines(choice: FormatChoice | None, ranks: list[int]) -> list[str]:
     return lines
 
 
-def _package_lines(configuration: Configuration, call: Call) -> list[str]:
+def _package_lines(configuration: Configuration, call: ModelCall) -> list[str]:
     """The lines that compile ``model`` to a package, for inputs in the memory format that it is called with."""
     options = {**global_options(configuration), **effective_options(configuration)}
     words = ", ".join(_listed(options, configuration.compile_arguments.get("mode")))
@@ -144,7 +144,7 @@ def _compile_lines(configuration: Configuration, *, has_modes: bool) -> list[str
     return [compiled]
 
 
-def _input_lines(configuration: Configuration, call: Call) -> list[str]:
+def _input_lines(configuration: Configuration, call: ModelCall) -> list[str]:
     choice, uses = configuration.input_format, dict(enumerate(configuration.input_uses))
     if choice in (None, "preserve"):
         return []

@@ -287,7 +287,7 @@ def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     Each is at least as fast as the recommended configuration, or as the one that is named as the best without frozen
     weights, and demands no more; or demands less, and is as fast as the fastest.
     """
-    comparison = compare(trials)
+    comparison = compare_trials(trials)
     if comparison is None:
         return ()
     by_name = {trial.name: trial for trial in trials}
@@ -303,6 +303,24 @@ def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
         found += [best] if best not in started else []
         found += [name for name in asked if name not in started and _stands_above(by_name, asked, name, chosen)]
     return tuple(dict.fromkeys(found))
+
+
+def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, ...]:
+    """
+    Configurations without which the advice is open, though each has further starts.
+
+    Returns:
+        The configuration that demands least within ``EQUALITY`` of the fastest, and the fastest, if only the fastest is
+        certain to be faster than the baseline; else nothing.
+    """
+    by_name = {trial.name: trial for trial in trials}
+    medians = _medians(comparison.baseline, comparison.ratios, eligible_names(by_name.values()))
+    certain = {ratio.name for ratio in comparison.ratios if ratio.verdict == FASTER and ratio.start_ratios}
+    if not medians:
+        return ()
+    best, fastest = _least_demanding(by_name, medians), max(medians, key=lambda name: medians[name])
+    is_open = fastest in certain and best not in certain and best != comparison.baseline
+    return (best, fastest) if is_open else ()
 
 
 def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
@@ -325,7 +343,7 @@ def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, floa
     return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
 
 
-def compare(trials: Sequence[Observed], other_cores: float | None = None) -> Comparison | None:
+def compare_trials(trials: Sequence[Observed], other_cores: float | None = None) -> Comparison | None:
     """
     All measured trials against the baseline.
 

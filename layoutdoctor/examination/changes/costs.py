@@ -22,7 +22,7 @@ from layoutdoctor.units import format_seconds, format_significant, sum_if_all_kn
 TIME_TOLERANCE = 0.10
 """Conversions that take longer by less than this share may be the same conversions at another clock rate."""
 
-LEAST_SHARE = 0.001
+LEAST_COST_SHARE = 0.001
 """Additional conversion time below this share of the kernel time is no loss."""
 
 COUNT_TOLERANCE = 0.5
@@ -142,7 +142,7 @@ def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_tri
         judges_time: Whether seconds may be compared. If not, as for different devices, conversions are counted.
     """
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
-        least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_SHARE * (new.kernel_seconds or 0.0))
+        least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_COST_SHARE * (new.kernel_seconds or 0.0))
         if new.conversion_seconds - old.conversion_seconds > least:
             times = format_seconds(new.conversion_seconds), format_seconds(old.conversion_seconds)
             yield "layout conversions take {} instead of {}".format(*times)

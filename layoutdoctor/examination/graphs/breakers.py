@@ -21,7 +21,7 @@ from layoutdoctor.examination.graphs.buffers import (
     is_only_channels_last,
     is_only_contiguous,
 )
-from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.join import is_convolution_target
 from layoutdoctor.examination.graphs.layout_agnostic import TURNING, VIEWS, base_name
 from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
@@ -67,7 +67,9 @@ def eager_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[Layou
     mine_and_weights = [c for c in conversions if c.graph == flow.graph.name and c.node in nodes]
     mine = [c for c in mine_and_weights if c.tensor != "weight"]
     outward = {
-        str(c.node): c for c in mine if c.direction == "to_contiguous" and not is_convolution(nodes[str(c.node)].target)
+        str(c.node): c
+        for c in mine
+        if c.direction == "to_contiguous" and not is_convolution_target(nodes[str(c.node)].target)
     }
     found = _ends_for_convolutions(values, mine_and_weights)
     going_on = _going_on(flow.graph)
@@ -77,7 +79,7 @@ def eager_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[Layou
             _add(found, values.breaker(name, given, (conversion,)))
     for conversion in mine:
         node = nodes[str(conversion.node)]
-        is_read = conversion.port == "input 0" and is_convolution(node.target)
+        is_read = conversion.port == "input 0" and is_convolution_target(node.target)
         if conversion.direction != "to_channels_last" or not is_read:
             continue
         for name, given in _ends_above(values, node.inputs[0]):
@@ -188,18 +190,20 @@ class _Buffers:
             if conversion.direction != "to_channels_last":
                 self._written.setdefault(str(conversion.value), []).append(conversion)
         convolutions = [name for name in flow.buffers if self._is_convolution(name)]
-        required = (n for n in flow.buffers if any(is_convolution(flow.nodes[m].target) for m in flow.required_by(n)))
+        required = (
+            n for n in flow.buffers if any(is_convolution_target(flow.nodes[m].target) for m in flow.required_by(n))
+        )
         self.read_by_convolutions = set(_reached(required, self._above))
         self.made_by_convolutions = set(_reached(convolutions, self._below))
         images = (buffer for buffer in flow.graph.buffers if self.is_contiguous(buffer.name))
         results = ((flow.extern_node(self._call_of(buffer)), buffer.name) for buffer in images if is_call(buffer))
         self.made_by_calls = {
-            node.name: name for node, name in results if node is not None and not is_convolution(node.target)
+            node.name: name for node, name in results if node is not None and not is_convolution_target(node.target)
         }
 
     def _is_convolution(self, name: str) -> bool:
         node = self.flow.extern_node(self.flow.buffers[name]) if self.is_call(name) else None
-        return node is not None and is_convolution(node.target)
+        return node is not None and is_convolution_target(node.target)
 
     def _above(self, name: str) -> list[str]:
         is_followed = not self.is_call(name) and self.is_contiguous(name)
@@ -297,7 +301,7 @@ class _Buffers:
             if not buffer.is_extern:
                 reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
         readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
-        if not buffer.is_extern and readers and not is_convolution(readers[0].target):  # written so for a call
+        if not buffer.is_extern and readers and not is_convolution_target(readers[0].target):  # written so for a call
             node, reason = readers[0], f"it needs {_words(returned)}, as traced, and is given {_words(given)}"
         return _breaker(node, given, returned, conversions, reason)
 
@@ -339,7 +343,7 @@ class _Nodes:
         return is_copied or is_only_contiguous(layout)
 
     def is_call(self, name: str) -> bool:
-        return is_convolution(self.nodes[name].target)
+        return is_convolution_target(self.nodes[name].target)
 
     is_end = is_call
 

@@ -20,7 +20,7 @@ from layoutdoctor.diagnosis.layout import (
     stride_order,
     strided_layout,
 )
-from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.join import is_convolution_target
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 
 
@@ -118,7 +118,7 @@ CASTS = frozenset({"to_dtype", "to_dtype_bitcast"})
 
 
 @dataclass(frozen=True)
-class Source:
+class BufferSource:
     """
     A buffer or graph input that a buffer reads, and in which layout.
 
@@ -155,7 +155,7 @@ class Flow:
         self.order = {node.name: position for position, node in enumerate(graph.nodes)}
         self.readers: dict[str, list[str]] = defaultdict(list)
         self.node_readers: dict[str, list[tuple[FxNode, int]]] = defaultdict(list)
-        self._sources: dict[str, tuple[Source, ...]] = {}
+        self._sources: dict[str, tuple[BufferSource, ...]] = {}
         for buffer in graph.buffers:
             for name in dict.fromkeys((*buffer.reads, *(read.name for read in buffer.accesses))):
                 self.readers[name].append(buffer.name)
@@ -188,13 +188,13 @@ class Flow:
             return False
         return all(self.only_moves(self._removed[read.name]) for read in buffer.accesses if read.name in self._removed)
 
-    def sources(self, buffer: Buffer) -> tuple[Source, ...]:
+    def sources(self, buffer: Buffer) -> tuple[BufferSource, ...]:
         """The sources that the loop of a buffer reads, directly or through buffers that fusion left in registers."""
         if buffer.name not in self._sources:
             self._sources[buffer.name] = tuple(dict.fromkeys(self._resolved(buffer)))
         return self._sources[buffer.name]
 
-    def _resolved(self, buffer: Buffer) -> Iterator[Source]:
+    def _resolved(self, buffer: Buffer) -> Iterator[BufferSource]:
         for read in buffer.accesses:
             inner = self._removed.get(read.name)
             if inner is None:
@@ -203,19 +203,19 @@ class Flow:
                 # The loop reads the inner buffer element by element, so it sees its sources in the same layouts.
                 yield from self.sources(inner)
             else:
-                yield Source(read.name)
+                yield BufferSource(read.name)
 
-    def _source(self, buffer: Buffer, read: BufferRead) -> Source:
+    def _source(self, buffer: Buffer, read: BufferRead) -> BufferSource:
         layout = self.layout_of(read.name)
         own, target = known_numbers(layout), known_numbers(buffer.layout)
         if own is None or target is None or read.stride is None:
-            return Source(read.name)
+            return BufferSource(read.name)
         if read.is_masked:
             is_part = self._is_part(buffer, read.stride, own, target)
-            return Source(read.name, layout if is_part else None, is_part)
+            return BufferSource(read.name, layout if is_part else None, is_part)
         if read.offset != 0 or not is_relayout(own[0], own[1], target[0], read.stride):
-            return Source(read.name)
-        return Source(read.name, _seen_layout(own, target[0], read.stride))
+            return BufferSource(read.name)
+        return BufferSource(read.name, _seen_layout(own, target[0], read.stride))
 
     def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
         """Whether a loop writes a concatenation and reads a branch of it, whose size differs in one dimension."""
@@ -244,7 +244,9 @@ class Flow:
             return self.nodes[readers[0]]
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
         wanted = [node for node in origins if node.name in readers and self.only_moves(buffer)]
-        own = [node for node in origins if node.name not in readers and not is_convolution(node.target)] or origins
+        own = [
+            node for node in origins if node.name not in readers and not is_convolution_target(node.target)
+        ] or origins
         placed = [node for node in own if node.location is not None or node.module is not None]
         return self._last(wanted or placed or origins)
 
@@ -276,7 +278,7 @@ class Flow:
         kernel = str(buffer.kernel).removeprefix("torch.ops.")
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
         own = [node for node in origins if node.target == kernel]
-        convolutions = [node for node in origins if "conv" in kernel and is_convolution(node.target)]
+        convolutions = [node for node in origins if "conv" in kernel and is_convolution_target(node.target)]
         return self._last(own or convolutions or origins)
 
 

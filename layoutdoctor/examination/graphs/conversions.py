@@ -27,7 +27,7 @@ from layoutdoctor.diagnosis import (
 )
 from layoutdoctor.examination.graphs.breakers import compiled_breakers, eager_breakers
 from layoutdoctor.examination.graphs.buffers import Flow, densified
-from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.join import is_convolution_target
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.operations import is_backward, outermost_name
 from layoutdoctor.examination.kernels.primitives import conversion_direction, is_expanded, stride_order_of
@@ -38,7 +38,7 @@ from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import item_bytes, listing
 
 if TYPE_CHECKING:
-    from layoutdoctor.examination.graphs.buffers import Source
+    from layoutdoctor.examination.graphs.buffers import BufferSource
     from layoutdoctor.examination.kernels.operations import HostOperation
 
 USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
@@ -95,7 +95,7 @@ def layout_change(source: Layout, target: Layout) -> ConversionDirection:
 def _conversion(
     flow: Flow,
     buffer: Buffer,
-    source: Source,
+    source: BufferSource,
     target: Layout,
     direction: ConversionDirection,
     kind: TensorKind,
@@ -222,7 +222,9 @@ def _cause(
     if required_by:
         how = ", on each call" if kind == "weight" else ""
         calls = (flow.nodes[name] for name in required_by)
-        names = [f"{'convolution' if is_convolution(n.target) else n.target} {n.module or n.name}" for n in calls]
+        names = [
+            f"{'convolution' if is_convolution_target(n.target) else n.target} {n.module or n.name}" for n in calls
+        ]
         return f"required by {listing(names, 3)}{how}"
     if buffer.is_output:
         return "saved for the backward in these strides"
@@ -362,7 +364,7 @@ def _with_tensor(
     read = [nodes[name] for name in node.inputs if name in nodes]
     dtype = read[0].dtype if read else None
     target_dtype, facts = node.dtype, dict[str, Any]()
-    if is_convolution(node.target):
+    if is_convolution_target(node.target):
         cause = f"{conversion.op} wants its tensors in one memory format, that of input or weight"
         target_dtype, facts = dtype, {"required_by": (node.name,), "cause": cause}
     if is_user_call(node) and node.is_called_directly is True:
@@ -390,7 +392,7 @@ def _port_and_kind(
     is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"
     read = [nodes[name] for name in node.inputs if name in nodes]
-    if not is_convolution(node.target):
+    if not is_convolution_target(node.target):
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
         return port, "weight" if read and read[0].tensor == "weight" else made_here
     of_its_sizes = {each.tensor for each in read if layout_or_unknown(each).shape == source.shape}
@@ -425,7 +427,7 @@ def _source_value(node: FxNode, port: str | None) -> str | None:
 def _eager_role(graph: Graph, node: FxNode, nodes: Mapping[str, FxNode], kind: TensorKind) -> ConversionRole | None:
     if kind == "weight":
         return None
-    if node.name in graph.output_names and not is_convolution(node.target):
+    if node.name in graph.output_names and not is_convolution_target(node.target):
         return "exit"
     is_given = any(nodes[name].op == "placeholder" for name in node.inputs[:1] if name in nodes)
     return "entry" if is_given and not node.backward else "interior"

@@ -37,14 +37,14 @@ _CONVOLUTIONS = (
 )
 
 
-def is_convolution(target: str) -> bool:
+def is_convolution_target(target: str) -> bool:
     """Whether an FX target, such as ``aten.convolution.default``, is a convolution, forward or backward."""
     return operation_name(target) in _CONVOLUTIONS
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
     """Joins an eager iteration's convolutions with its recorded graph; returns why none was joined, else None."""
-    return _join_sequence(tree, [node for node in graph.nodes if is_convolution(node.target)], graph)
+    return _join_sequence(tree, [node for node in graph.nodes if is_convolution_target(node.target)], graph)
 
 
 def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str | None:
@@ -111,9 +111,9 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     """
     # Freezing puts the lowering function of a pattern in the place of its operator.
     patterns = ("functools.partial(", "<function ")
-    by_name = {n.name: n for n in graph.nodes if is_convolution(n.target) or n.target.startswith(patterns)}
+    by_name = {n.name: n for n in graph.nodes if is_convolution_target(n.target) or n.target.startswith(patterns)}
     if not any(buffer.is_extern for buffer in graph.buffers):
-        return [node for node in by_name.values() if is_convolution(node.target)]
+        return [node for node in by_name.values() if is_convolution_target(node.target)]
     found: dict[str, FxNode] = {}
     for buffer in graph.buffers:
         if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
@@ -124,9 +124,9 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
         node = next((by_name[str(name)] for name in names if name in by_name), None)
         if node is not None and node.name not in found:  # a call that writes in place has several buffers
             called = buffer.kernel.removeprefix("torch.ops.")
-            is_named = called == buffer.kernel or not is_convolution(called)
+            is_named = called == buffer.kernel or not is_convolution_target(called)
             found[node.name] = node if is_named else msgspec.structs.replace(node, target=called)
-    return [node for node in found.values() if is_convolution(node.target)]
+    return [node for node in found.values() if is_convolution_target(node.target)]
 
 
 def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], graph: Graph) -> str | None:

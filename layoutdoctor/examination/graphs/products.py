@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis import FxNode, Graph, Size
 from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
 from layoutdoctor.examination.layouts import layout_or_unknown
 
-LEAST_SHARE = 0.02
+LEAST_WORK_SHARE = 0.02
 """With a smaller share of a model's work, the gain would not be noticed."""
 
 _CALL_FLOPS = 1e6

@@ -28,9 +28,9 @@ from layoutdoctor.diagnosis import (
     RedundantPair,
     SourceLocation,
 )
-from layoutdoctor.examination.graphs.buffers import Flow, Source, is_only_channels_last, same_format
+from layoutdoctor.examination.graphs.buffers import BufferSource, Flow, is_only_channels_last, same_format
 from layoutdoctor.examination.graphs.conversions import layout_change, tensor_bytes
-from layoutdoctor.examination.graphs.join import is_convolution
+from layoutdoctor.examination.graphs.join import is_convolution_target
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, is_layout_agnostic, reads_any_layout
 from layoutdoctor.examination.layouts import layout_or_unknown
 from layoutdoctor.units import sum_if_all_known
@@ -201,7 +201,7 @@ class _Loops:
                     self.joined.add_edge(source.name, buffer.name)
 
     @staticmethod
-    def _is_same(source: Source, buffer: Buffer) -> bool:
+    def _is_same(source: BufferSource, buffer: Buffer) -> bool:
         if source.seen is None or buffer.layout is None:
             return False
         return layout_change(source.seen, buffer.layout) == "none"
@@ -256,7 +256,7 @@ class _Loops:
             return True
         if len(layout.shape) < len(layout_or_unknown(buffer).shape):
             return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
-        unread = Source(name)  # its loop was not understood
+        unread = BufferSource(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
             if source.seen is not None:
                 if self._is_same(source, buffer):
@@ -431,7 +431,7 @@ class _Operations:
             return False
         # A convolution's result starts a region; further results of pooling and batch norm do not join it.
         is_item = base_name(node.target) == "getitem"
-        return not is_item or not (node.result_index or is_convolution(self.nodes[node.inputs[0]].target))
+        return not is_item or not (node.result_index or is_convolution_target(self.nodes[node.inputs[0]].target))
 
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
@@ -480,7 +480,7 @@ class _Operations:
                 continue  # indices of a pooling, statistics of a batch norm: not this value
             if reader.op == "output":
                 region.pinned.add(name)
-            elif is_convolution(reader.target):
+            elif is_convolution_target(reader.target):
                 here = by_port.get((reader.name, f"input {position}"), ())
                 entering = _of_either_way(here, _INTO, "to_contiguous")
                 region.entering += [(name, conversion) for conversion in entering]

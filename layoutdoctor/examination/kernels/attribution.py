@@ -83,7 +83,7 @@ class Attribution:
         return self.trace.arguments[row] if row != NONE else OperationArguments()
 
 
-def is_convolution(name: str) -> bool:
+def is_convolution_operation(name: str) -> bool:
     """Whether an operation is a convolution, forward or backward."""
     return _CONVOLUTION.match(name) is not None
 
@@ -131,7 +131,7 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
         parents[rows] = np.where(around == NONE, NONE, rows[around])
     convolutions: list[int] = []
     outermost: list[int] = []
-    is_convolution_name = [is_convolution(name) for name in trace.names]
+    is_convolution_name = [is_convolution_operation(name) for name in trace.names]
     is_operator_name = [_OPERATOR.match(name) is not None for name in trace.names]
     names = operations.name.tolist()
     for row, (name, parent) in enumerate(zip(names, parents.tolist(), strict=True)):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.evidence import LibraryConversion
     from layoutdoctor.examination.kernels.operations import HostOperation
-    from layoutdoctor.examination.kernels.shapes import Role
+    from layoutdoctor.examination.kernels.shapes import TensorRole
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
 _SEVERAL_RESULTS = "convolution_backward"
@@ -82,7 +82,7 @@ class GraphLayouts:
         return found[0] if len(found) == 1 else None
 
 
-_PORTS: dict[str, dict[Role, str]] = {
+_PORTS: dict[str, dict[TensorRole, str]] = {
     "convolution": {"input": "input 0", "weight": "input 1", "output": "output 0"},
     "convolution_backward": {
         "grad_output": "input 0",

@@ -34,7 +34,7 @@ from layoutdoctor.recording.recording import NONE
 
 if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.attribution import Attribution
-    from layoutdoctor.examination.kernels.shapes import ConvolutionTensors, Role, Shape, Tensor
+    from layoutdoctor.examination.kernels.shapes import ConvolutionTensor, ConvolutionTensors, Shape, TensorRole
     from layoutdoctor.recording.recording import OperationArguments
 
 
@@ -63,7 +63,7 @@ class LibraryConversion:
     group: int
     direction: ConversionDirection
     confidence: Confidence | None
-    tensor: Tensor = UNKNOWN_TENSOR
+    tensor: ConvolutionTensor = UNKNOWN_TENSOR
     dtype: str | None = None
     is_result: bool | None = None
     input_shape: Shape = ()
@@ -286,7 +286,9 @@ class _Group:
         is_proven = len(fitting) == 1 or not tensors.is_backward
         return replace(conversion, tensor=fitting[0], confidence="shapes" if is_proven else "order")
 
-    def _of_one_size(self, conversion: LibraryConversion, place: int, fitting: Sequence[Tensor]) -> LibraryConversion:
+    def _of_one_size(
+        self, conversion: LibraryConversion, place: int, fitting: Sequence[ConvolutionTensor]
+    ) -> LibraryConversion:
         """
         The conversion with one of the fitting tensors of a backward, if they have one size and each is converted once.
 
@@ -303,7 +305,7 @@ class _Group:
 
     def _roles(
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
-    ) -> tuple[Role, ...]:
+    ) -> tuple[TensorRole, ...]:
         """
         The tensors that the next computing kernel reads or the last one wrote, in the order in which MIOpen converts.
 
@@ -313,8 +315,8 @@ class _Group:
         is_read = conversion.direction == "to_channels_last" if is_result is None else not is_result
         mains = [main for main in self.mains if (main > place if is_read else main < place)]
         name = self.names[mains[0] if is_read else mains[-1]] if mains else ""
-        read: tuple[Role, ...] = ("grad_output", "input", "weight")
-        written: tuple[Role, ...] = ("grad_input", "grad_weight")
+        read: tuple[TensorRole, ...] = ("grad_output", "input", "weight")
+        written: tuple[TensorRole, ...] = ("grad_input", "grad_weight")
         if not tensors.is_backward:
             read, written = ("input", "weight"), ("output",)
         elif _WEIGHT_GRADIENT.search(name):
@@ -337,7 +339,7 @@ class _Group:
             operation = int(attribution.parent[operation])
         return best
 
-    def _fits(self, place: int, tensor: Tensor, *, to_channels_last: bool) -> bool:
+    def _fits(self, place: int, tensor: ConvolutionTensor, *, to_channels_last: bool) -> bool:
         """Whether a kernel can have converted a tensor, by its launch grid; an unknown grid fits every tensor."""
         if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
             return False  # it satisfies both formats as it is

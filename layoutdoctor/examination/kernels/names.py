@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis import ConversionDirection, Kernel
 from layoutdoctor.words import DTYPES
 
 _FALLBACK = re.compile(r"slow_conv|thnn_conv|vol2col|naive_conv")
-Role = Literal["conversion", "convolution", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
+KernelRole = Literal["conversion", "convolution", "padding", "cast", "possible", "strided_copy", "generated", "decoy"]
 
 
 class KernelEntry(NamedTuple):
@@ -35,7 +35,7 @@ class KernelEntry(NamedTuple):
 
     regex: str
     library: str
-    role: Role
+    role: KernelRole
     direction: ConversionDirection
 
 
@@ -59,7 +59,7 @@ def _cudnn(*words: str) -> str:
     return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
-def _computing(role: Role, library: str, *patterns: str) -> KernelEntry:
+def _computing(role: KernelRole, library: str, *patterns: str) -> KernelEntry:
     return KernelEntry("|".join(patterns), library, role, "none")
 
 
@@ -349,7 +349,7 @@ _WORK = tuple(
         + _MOVING.format("clone|copy|unsafe_view|view|slice|select|expand|repeat|index_put|slice_scatter"),
     }.items()
 )
-_WORK_OF_ROLES: dict[Role, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
+_WORK_OF_ROLES: dict[KernelRole, str] = {"cast": "casts", "padding": "padding", "strided_copy": "copying"}
 OF_CONVOLUTIONS_ALONE = frozenset({"rounding to TF32", "preparing offsets and scales", "flipping weights"})
 MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import OperationArguments
 
 Shape = tuple[int, ...]
-Role = Literal["input", "weight", "output", "grad_output", "grad_input", "grad_weight", "unknown"]
+TensorRole = Literal["input", "weight", "output", "grad_output", "grad_input", "grad_weight", "unknown"]
 
 MOST_DIMENSIONS = 16
 _LARGEST_SIZE = 1 << 48
@@ -67,20 +67,20 @@ Source:
     ``aten/src/ATen/native/native_functions.yaml`` of torch 1.8 to 2.13.
 """
 
-_READ: dict[Role, TensorKind] = {"grad_output": "gradient", "input": "activation", "weight": "weight"}
+_READ: dict[TensorRole, TensorKind] = {"grad_output": "gradient", "input": "activation", "weight": "weight"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ConvolutionTensor:
     """One tensor of a convolution: its role, sizes, kind and port."""
 
-    role: Role
+    role: TensorRole
     shape: Shape
     kind: TensorKind
     port: str | None
 
 
-UNKNOWN_TENSOR = Tensor("unknown", (), "unknown", None)
+UNKNOWN_TENSOR = ConvolutionTensor("unknown", (), "unknown", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class ConvolutionTensors:
     """
 
     is_backward: bool
-    read: tuple[Tensor, ...]
-    written: tuple[Tensor, ...]
+    read: tuple[ConvolutionTensor, ...]
+    written: tuple[ConvolutionTensor, ...]
     dtype: str | None = None
 
-    def of_role(self, role: Role) -> Tensor:
+    def of_role(self, role: TensorRole) -> ConvolutionTensor:
         """The tensor of a role; ``UNKNOWN_TENSOR`` if its sizes are not known."""
         return next((tensor for tensor in (*self.read, *self.written) if tensor.role == role), UNKNOWN_TENSOR)
 
@@ -168,19 +168,21 @@ def convolution_tensors(name: str, arguments: OperationArguments) -> Convolution
     known = {role: shapes[place] for role, place in places.items() if place < len(shapes) and shapes[place]}
     types = parse_texts(arguments.types)
     dtype = next((types[place] for role, place in places.items() if role != "grad_output" and place < len(types)), None)
-    read = tuple(Tensor(role, shape, _READ[role], f"input {places[role]}") for role, shape in known.items())
+    read = tuple(ConvolutionTensor(role, shape, _READ[role], f"input {places[role]}") for role, shape in known.items())
     if "grad_output" in known:
-        of_results: tuple[tuple[Role, Role, str], ...] = (
+        of_results: tuple[tuple[TensorRole, TensorRole, str], ...] = (
             ("input", "grad_input", "output 0"),
             ("weight", "grad_weight", "output 1"),
         )
-        written = tuple(Tensor(own, known[role], "gradient", port) for role, own, port in of_results if role in known)
+        written = tuple(
+            ConvolutionTensor(own, known[role], "gradient", port) for role, own, port in of_results if role in known
+        )
         return ConvolutionTensors(True, read, written, dtype)
     if "grad_output" in names or len(known) < 2:
         return None
     output = output_shape(known["input"], known["weight"], names, parse_texts(arguments.values))
     return ConvolutionTensors(
-        False, read, (Tensor("output", output, "activation", "output 0"),) if output else (), dtype
+        False, read, (ConvolutionTensor("output", output, "activation", "output 0"),) if output else (), dtype
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis import Conversion, KernelSummary, Lack, Total, TotalKind
-from layoutdoctor.examination.kernels.attribution import is_convolution
+from layoutdoctor.examination.kernels.attribution import is_convolution_operation
 from layoutdoctor.examination.kernels.host import moves_elements
 from layoutdoctor.examination.kernels.mangled import demangled
 from layoutdoctor.examination.kernels.names import (
@@ -138,7 +138,7 @@ def _conversion(number: int, row: KernelTotal) -> Conversion | None:
 def _is_of_a_convolution(row: KernelTotal) -> bool:
     """Whether a row ran for a convolution, by the operation that the table names, or else by the kernel's name."""
     if row.operation is not None and row.operation.startswith("aten::"):
-        return is_convolution(row.operation)
+        return is_convolution_operation(row.operation)
     own = kernel_class(row.name)
     return own.is_main or own.is_helper or own.role in ("conversion", "padding")
 
@@ -162,7 +162,7 @@ _LEVELS = (
 
 def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
     """How many convolutions ran, nested rows counted once, and their seconds with all that they called."""
-    own = [row for row in rows if row.operation is not None and is_convolution(row.operation)]
+    own = [row for row in rows if row.operation is not None and is_convolution_operation(row.operation)]
     levels = [[row for row in own if re.fullmatch(level, str(row.operation))] for level in _LEVELS]
     backward = [[row for row in own if row.operation == "aten::convolution_backward"]]
     backward.append([row for row in own if "backward" in str(row.operation) and row not in backward[0]])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
 from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_seconds
-from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, tensors_in_short
+from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, phrase, shape_words, shown
@@ -178,10 +178,10 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
     places = [line_words(location) for location in row.locations] or ([row.module] if row.module else [])
     return (
         f"{row_name(row)}, {row.count} places" if row.count > 1 else row_name(row),
-        listing(map(clean_name, dict.fromkeys(places)), 3) or UNKNOWN,
+        listing(map(clean_name, dict.fromkeys(places)), 3) or UNKNOWN_CELL,
         signed_seconds(row.seconds),
         *(
-            "nothing" if seconds == 0 else phrase("{}", seconds, format_seconds) or UNKNOWN
+            "nothing" if seconds == 0 else phrase("{}", seconds, format_seconds) or UNKNOWN_CELL
             for seconds in (row.slower_seconds, row.faster_seconds)
         ),
         clean(why),

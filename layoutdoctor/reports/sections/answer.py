@@ -21,6 +21,7 @@ from layoutdoctor.examination.advice.choice import (
     is_far_off,
     speed_change,
     times_less_exact,
+    undecided,
     wrong_baseline,
 )
 from layoutdoctor.examination.counts import convolution_count, irrelevance
@@ -131,10 +132,14 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
     """
     The ratio that the claim names: of the recommended configuration, else the largest with right outputs.
 
+    If it is open which of two is recommended, the one that demands less is named.
+
     A configuration that ran in one process only is not named if others were started again.
     """
     if diagnosis.speedup is not None:
         return diagnosis.speedup
+    if diagnosis.comparison is not None and (names := undecided(diagnosis.trials, diagnosis.comparison)):
+        return diagnosis.ratios[names[0]]
     eligible = eligible_names(diagnosis.trials)
     right = [ratio for name, ratio in diagnosis.ratios.items() if name in eligible]
     started = [one for one in right if one.start_ratios]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.diagnosis import Account, Size
 from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
-from layoutdoctor.examination.changes.costs import LEAST_SHARE, TIME_TOLERANCE, format_count
+from layoutdoctor.examination.changes.costs import LEAST_COST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import KINDS, loose_name
 from layoutdoctor.reports.sections.account import account_sentence, account_table
 from layoutdoctor.reports.sections.rows import Overview, Table, TableRow, format_interval
@@ -156,12 +156,12 @@ def _trace_lines(comparison: TraceComparison) -> Iterator[str]:
     elif regression.losses:
         yield f"Regression: {listing(map(clean, regression.losses), MOST_NAMED)}"
     else:
-        tolerances = format_share(TIME_TOLERANCE), format_share(LEAST_SHARE)
+        tolerances = format_share(TIME_TOLERANCE), format_share(LEAST_COST_SHARE)
         yield "Regression: none (tolerance: {} of the conversion time, {} of the kernel time)".format(*tolerances)
 
 
 def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
-    least = LEAST_SHARE * max(run.costs.kernel_seconds or 0.0 for run in (comparison.old, comparison.new))
+    least = LEAST_COST_SHARE * max(run.costs.kernel_seconds or 0.0 for run in (comparison.old, comparison.new))
     heads = ("old", "new", "difference")
     conversions = tuple(
         TableRow((_conversion_words(change), _conversion_place(change), *_amount_cells(change)))

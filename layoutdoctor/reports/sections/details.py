@@ -26,7 +26,7 @@ from layoutdoctor.diagnosis import (
     Trial,
 )
 from layoutdoctor.examination.counts import all_conversions_of, counted_conversions, launch_count, sum_seconds
-from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN, Table, TableRow, error_cell, total_row
+from layoutdoctor.reports.sections.rows import TOTAL_HEADS, UNKNOWN_CELL, Table, TableRow, error_cell, total_row
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import NOT_RECORDED, SWITCH_WORDS, count_of, joined, line_words, listing, phrase
@@ -103,7 +103,7 @@ def _list(
     """A list with a column for each cell of which something is known; none if there is no entry."""
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
-        known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN, "no"}}
+        known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN_CELL, "no"}}
         rows = tuple(map(TableRow, zip(*known.values(), strict=True)))
         left_out = max(0, len(entries) - most)
         yield Detail(title, Table(tuple(known), rows, title, left_out=left_out) if rows else None)
@@ -124,7 +124,7 @@ def _conversion_time(trial: Trial) -> str:
         return NOT_RECORDED
     spent, whole = sum_seconds(counted_conversions(trial)), trial.kernels.seconds
     if spent is None:
-        return UNKNOWN
+        return UNKNOWN_CELL
     return format_seconds(spent) + (f" ({format_share(spent / whole)})" if whole else "")
 
 
@@ -169,7 +169,7 @@ def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Deta
 def _field(name: str, record: _Listed | Measurement | Trial) -> str:
     value: object = getattr(record, name)
     if value in (None, (), ""):
-        return UNKNOWN
+        return UNKNOWN_CELL
     if isinstance(value, Layout):
         return _layout(value)
     if isinstance(value, SourceLocation):

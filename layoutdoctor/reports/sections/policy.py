@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layoutdoctor.diagnosis.configurations import SYMBOLIC_SIZES
-from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow, format_interval
+from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import baseline_phrase, clean_line, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, phrase, shape_words, shown
@@ -61,7 +61,7 @@ def _is_tried_with_symbols(policy: Policy) -> bool:
 
 
 def _ratio_cell(case: Case, name: str) -> str:
-    return phrase("{}", next((one for one in case.ratios if one.name == name), None), format_interval) or UNKNOWN
+    return phrase("{}", next((one for one in case.ratios if one.name == name), None), format_interval) or UNKNOWN_CELL
 
 
 def _headline(policy: Policy) -> str:

@@ -48,7 +48,7 @@ from layoutdoctor.words import (
     shown,
 )
 
-UNKNOWN = "-"
+UNKNOWN_CELL = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 MOST_PLACES = 8
 WORTH_A_MODULE = 0.5
@@ -115,7 +115,9 @@ class Table:
     def is_number(self) -> list[bool]:
         """Of each column, whether its cells are numbers."""
         columns = zip(*(row.cells for row in self.rows if row.clause is None), strict=True)
-        known = [[cell for cell in column if cell not in (UNKNOWN, "")] for column in columns] or [[]] * len(self.head)
+        known = [[cell for cell in column if cell not in (UNKNOWN_CELL, "")] for column in columns] or [[]] * len(
+            self.head
+        )
         return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in known]
 
 
@@ -214,7 +216,7 @@ def _same_line(diagnosis: Diagnosis, name: str) -> str:
 
 def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
     ratio = phrase("{}", diagnosis.ratios.get(trial.name), format_interval)
-    cell = "1" if trial.name == diagnosis.compared_with else ratio or UNKNOWN
+    cell = "1" if trial.name == diagnosis.compared_with else ratio or UNKNOWN_CELL
     return f"{cell}  outputs differ" if trial.is_wrong else cell
 
 
@@ -256,7 +258,7 @@ def trial_in_short(trial: Trial) -> str:
         return f"{name}: converted per call: {conversions_cell(trial)}"
     found = listing(tensors_in_short(trial))
     decision = decision_cell(trial)
-    parts = ("ready", None if decision == UNKNOWN else f"layout optimization {decision}")
+    parts = ("ready", None if decision == UNKNOWN_CELL else f"layout optimization {decision}")
     return f"{name}: {joined((*parts, f'the compiler converts {found}' if found else None), ', ')}"
 
 
@@ -271,7 +273,7 @@ def tensors_in_short(trial: Trial) -> list[str]:
 def decision_cell(trial: Trial) -> str:
     """Inductor's decision about layouts, per direction in training."""
     if trial.configuration.backend != "inductor":
-        return UNKNOWN
+        return UNKNOWN_CELL
     by_direction = {direction: [g for g in trial.graphs if g.direction == direction] for direction in _DIRECTIONS}
     return "; ".join(_DIRECTIONS[key] + _decision_of(own) for key, own in by_direction.items() if own) or NOT_RECORDED
 

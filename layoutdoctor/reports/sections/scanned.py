@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING
 
-from layoutdoctor.reports.sections.rows import UNKNOWN, Overview, Table, TableRow
+from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Overview, Table, TableRow
 from layoutdoctor.reports.sections.wording import clean, clean_name
 from layoutdoctor.rules import ALL_RULES
 from layoutdoctor.units import NANOSECONDS_PER_SECOND, format_bytes, format_seconds, format_share
@@ -179,11 +179,11 @@ def _files_table(scan: Scan, most: int) -> Table:
         TableRow(
             (
                 clean(file.name, 80),
-                UNKNOWN if file.rank is None else str(file.rank),
+                UNKNOWN_CELL if file.rank is None else str(file.rank),
                 str(file.conversion_count),
                 _time(file.conversion_nanoseconds),
                 _share(file.conversion_nanoseconds, file.kernel_nanoseconds),
-                _time(file.undecided_nanoseconds) if file.undecided_nanoseconds else UNKNOWN,
+                _time(file.undecided_nanoseconds) if file.undecided_nanoseconds else UNKNOWN_CELL,
             )
         )
         for file in worst
@@ -194,7 +194,7 @@ def _files_table(scan: Scan, most: int) -> Table:
 
 
 def _share(nanoseconds: int, whole: int) -> str:
-    return format_share(nanoseconds / whole) if whole else UNKNOWN
+    return format_share(nanoseconds / whole) if whole else UNKNOWN_CELL
 
 
 def _time(nanoseconds: float) -> str:

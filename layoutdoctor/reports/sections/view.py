@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.configurations import BASELINE
 from layoutdoctor.examination.counts import counted_conversions
 from layoutdoctor.examination.kernels.names import kernel_entry
 from layoutdoctor.reports.sections.answer import ReportAnswer, build_answer, situation_of
-from layoutdoctor.reports.sections.rows import UNKNOWN, Table, TableRow, build_tables, format_interval
+from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Table, TableRow, build_tables, format_interval
 from layoutdoctor.reports.sections.run_answer import build_run_answer
 from layoutdoctor.reports.sections.wording import (
     KERNEL_LENGTH,
@@ -366,8 +366,8 @@ def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
     """The configuration to use, its ratio, and the certainty of the ratio."""
     situation, advice, ratio = situation_of(diagnosis), diagnosis.recommendation, diagnosis.speedup
     if advice is None or advice.configuration is None:
-        return UNKNOWN, UNKNOWN, situation.in_table
-    gain = phrase("{}", ratio, format_interval) or UNKNOWN
+        return UNKNOWN_CELL, UNKNOWN_CELL, situation.in_table
+    gain = phrase("{}", ratio, format_interval) or UNKNOWN_CELL
     starts = len(ratio.start_ratios) if ratio is not None else 0
     sure = f"{count_of(starts, 'fresh process', 'fresh processes')} agree" if advice.verified else "one process"
     return baseline_phrase(advice.configuration), gain, situation.in_table or sure
@@ -383,4 +383,4 @@ def _breakers(diagnosis: Diagnosis) -> str:
             more = f", and {len(breakers) - 1} more" if len(breakers) > 1 else ""
             where = "" if trial.name == BASELINE else f" in {shown_name(trial.name)}"
             return f"{clean(joined((worst.op, place), ' at '))}{more}{where}"
-    return UNKNOWN
+    return UNKNOWN_CELL

@@ -16,7 +16,7 @@ from recorded_builders import a_recording
 
 from layoutdoctor import __version__
 from layoutdoctor.__main__ import build_parser, main, with_command
-from layoutdoctor.commands import ALIASES, COMMANDS
+from layoutdoctor.commands import COMMAND_ALIASES, COMMANDS
 from layoutdoctor.commands.streams import logger
 from layoutdoctor.diagnosis.accepted import AcceptedFile, save_accepted
 from layoutdoctor.recording.saved import save_recording
@@ -37,7 +37,7 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
     assert main(["-q", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, summary in COMMANDS.items():
-        others = ", ".join(alias for alias, meant in ALIASES.items() if meant == name)
+        others = ", ".join(alias for alias, meant in COMMAND_ALIASES.items() if meant == name)
         assert f" {name} {f'({others}) ' if others else ''}{summary}" in shown
         assert main([name, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: layoutdoctor {name} [-h] ")

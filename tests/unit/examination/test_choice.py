@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from layoutdoctor.diagnosis.answer import FASTER, Comparison, Recommendation
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.diagnosis.trial import Equivalence, Trial
-from layoutdoctor.examination.advice.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.applying import ModelCall, how_to_apply
 from layoutdoctor.examination.advice.choice import (
-    compare,
+    compare_trials,
     contenders,
     demands,
     eligible_names,
     left_standing,
     recommend,
+    undecided,
     wrong_baseline,
 )
 
@@ -47,7 +48,7 @@ def timed(name: str, factor: float, *starts: float, rounds: int = 9, **changes: 
 
 
 def concluded(*trials: Trial) -> tuple[Comparison, Recommendation]:
-    comparison = compare(trials)
+    comparison = compare_trials(trials)
     assert comparison is not None
     recommendation = recommend(trials, comparison, HOW)
     assert recommendation is not None
@@ -143,6 +144,22 @@ def test_whatever_stands_in_the_way_of_the_advice_is_started_until_nothing_does(
     assert best is None or right[best] <= 1.03 or any(right[name] * 1.03 >= right[best] for name in started & {*right})
 
 
+def test_what_demands_less_and_is_not_certain_leaves_the_advice_open_beside_what_is_certain() -> None:
+    default = timed("inductor", 1.0, *[1.0] * 8)
+    frozen = timed(FROZEN, 1.06, *([0.95, 1.06, 1.17, 1.06] * 2))
+    both = timed("inductor-channels-last-freezing", 1.09, *([1.085, 1.09] * 4))
+    comparison, chosen = concluded(default, frozen, both)
+
+    assert [ratio.verdict for ratio in comparison.ratios] == ["inconclusive", FASTER]
+    assert chosen.configuration == "inductor"
+    assert undecided([default, frozen, both], comparison) == (frozen.name, both.name)
+
+    certain = timed(FROZEN, 1.07, *([1.065, 1.07] * 4))
+    comparison, chosen = concluded(default, certain, both)
+    assert chosen.configuration == FROZEN
+    assert undecided([default, certain, both], comparison) == ()
+
+
 def test_the_contenders_are_near_the_best_and_those_that_demand_least_come_first() -> None:
     off = "inductor-channels-last-opt-off"
     medians = {FROZEN: 1.5, "inductor-channels-last-freezing": 1.45, TWIN: 1.2, off: 1.21, "eager": 0.7}
@@ -205,4 +222,4 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
     ],
 )
 def test_the_lines_are_the_shortest_that_do_it(name: str, ranks: set[int], lines: list[str]) -> None:
-    assert how_to_apply(BY_NAME[name], frozenset(ranks), Call("model(x)", {"x": max(ranks)})).splitlines() == lines
+    assert how_to_apply(BY_NAME[name], frozenset(ranks), ModelCall("model(x)", {"x": max(ranks)})).splitlines() == lines

@@ -36,8 +36,8 @@ def test_conversions_are_listed_once_the_fused_where_asked_for_and_summed_up_by_
     ]
 
     assert counts.places_of(copies) == [
-        counts.Place("conv_2", a_location(3), 2e-4, 6_422_528),
-        counts.Place("conv_1", None, 1e-4, 2 * 6_422_528),
+        counts.Hotspot("conv_2", a_location(3), 2e-4, 6_422_528),
+        counts.Hotspot("conv_1", None, 1e-4, 2 * 6_422_528),
     ]
 
 

@@ -20,7 +20,7 @@ from builders import (
     kernels,
 )
 
-from layoutdoctor.reports.charts import Flow, build_flows, format_of
+from layoutdoctor.reports.charts import FlowChart, build_flows, format_of
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.conversion import Conversion, RedundantPair
@@ -38,12 +38,12 @@ def with_pairs(*pairs: RedundantPair, name: str = "inductor") -> Trial:
     return a_trial(name, kernels=kernels(FIRST, SECOND), redundant_pairs=pairs)
 
 
-def flow_of(diagnosis: Diagnosis) -> Flow:
+def flow_of(diagnosis: Diagnosis) -> FlowChart:
     (flow,) = build_flows(diagnosis)
     return flow
 
 
-def labels(flow: Flow) -> list[str]:
+def labels(flow: FlowChart) -> list[str]:
     return [box.label for box in flow.boxes]
 
 

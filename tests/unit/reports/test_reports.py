@@ -186,6 +186,15 @@ def test_the_claim_is_of_a_configuration_that_was_started_again_if_any_was() -> 
     assert claim_of(once).startswith("Looks 1.66x faster")
 
 
+def test_if_the_advice_is_open_the_claim_is_of_what_demands_less() -> None:
+    both = msgspec.structs.replace(a_ratio("inductor-channels-last-freezing", 1.07, 0.02), start_ratios=(1.06, 1.08))
+    less = msgspec.structs.replace(a_ratio("inductor-freezing", 1.06, 0.08), start_ratios=(1.0, 1.12))
+
+    assert claim_of(both, less).startswith(
+        "Looks 1.06x faster than torch.compile's default (0.98 to 1.14), not certain"
+    )
+
+
 def test_findings_with_one_cure_are_one_entry_with_all_places_and_the_cost_together() -> None:
     fields = {"configuration": "inductor", "severity": "warning", "suggestion": "delete the call"}
     places = [(41, 2e-3), (42, 1e-3), (44, 1e-3)]

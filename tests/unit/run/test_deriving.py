@@ -15,7 +15,7 @@ from layoutdoctor.diagnosis.subject import Cure, InputTensor
 from layoutdoctor.diagnosis.trial import Equivalence, Failure
 from layoutdoctor.recording.recording import Iteration
 from layoutdoctor.run.deriving import (
-    MATRIX_PRODUCT,
+    MATRIX_PRODUCT_RULE,
     cures_together,
     in_both_directions,
     in_eager_mode,
@@ -228,9 +228,11 @@ def test_a_cure_that_cannot_gain_two_percent_is_not_compiled() -> None:
 
 
 def test_a_quick_diagnosis_tries_only_the_cure_for_convolutions_that_are_matrix_products() -> None:
-    cures = [Cure(name="keep", answers="LD104"), Cure(name="matrix-product", answers=MATRIX_PRODUCT)]
+    cures = [Cure(name="keep", answers="LD104"), Cure(name="matrix-product", answers=MATRIX_PRODUCT_RULE)]
     known = a_worker(BY_NAME["inductor"])
     known.proposals = tuple(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures))
 
-    assert names(single_cures([known], {"inductor": 1.0}, answers=(MATRIX_PRODUCT,))) == ["inductor+matrix-product"]
+    assert names(single_cures([known], {"inductor": 1.0}, answers=(MATRIX_PRODUCT_RULE,))) == [
+        "inductor+matrix-product"
+    ]
     assert names(single_cures([known], {"inductor": 1.0}, answers=())) == []

@@ -9,6 +9,8 @@ import pytest
 from builders import a_diagnosis, a_trial, recordings_of
 from fake_workers import NO_HOST, a_worker
 
+from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.examination.advice.choice import compare_trials, undecided
 from layoutdoctor.run.run import Run
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.workers import turns
@@ -34,3 +36,26 @@ def test_times_that_count_are_not_lost_to_the_first_table(times: list[float], mo
 
     assert len(tables) == (0 if times else 1)
     assert [worker.rounds for worker in run.workers] == [times] * 4
+
+
+def test_two_configurations_between_which_the_advice_is_open_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager: Any = SimpleNamespace(on_gpu=False, head=HEAD, reference=None)
+    run = Run(NO_HOST, eager, Request(budget_seconds=1e6), Watch(lambda step: None))
+    monkeypatch.setattr(turns, "busy_seconds", lambda: None)
+    run._watch.begin("compiling")
+    configurations = {one.name: one for one in BUILTIN_CONFIGURATIONS}
+    uneven = [1 / 0.95, 1 / 1.06, 1 / 1.17, 1 / 1.06] * 2
+    frozen = a_worker(configurations["inductor-freezing"], again=[*uneven, *[1 / 1.065] * 12])
+    both = a_worker(configurations["inductor-channels-last-freezing"], again=[1 / 1.09, 1 / 1.085] * 12)
+    baseline = a_worker(configurations["inductor"], again=[1.0] * 40)
+    run.workers = [baseline, frozen, both]
+    for worker, seconds in zip(run.workers, (1.0, 1 / 1.06, 1 / 1.09), strict=True):
+        worker.rounds = [seconds] * 7
+
+    run._start_again()
+
+    trials = [one.trial for one in run.recordings()]
+    comparison = compare_trials(trials)
+    assert comparison is not None
+    assert undecided(trials, comparison) == ()
+    assert len(frozen.starts) == len(both.starts) > 8

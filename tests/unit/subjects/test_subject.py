@@ -10,7 +10,7 @@ from torch import nn
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.diagnosis.subject import InputTensor, Subject
 from layoutdoctor.errors import SubjectError, UsageError
-from layoutdoctor.examination.advice.applying import Call, how_to_apply
+from layoutdoctor.examination.advice.applying import ModelCall, how_to_apply
 from layoutdoctor.subjects.copies import device_of_model
 from layoutdoctor.subjects.subject import LoadedSubject, call_of, describe_subject, subject_from_python
 
@@ -122,10 +122,10 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
     several = LoadedSubject("m", model, arguments, {"batch": {"video": torch.ones(1, 3, 2, 4, 4)}, "pair": (IMAGE,)})
     lines = how_to_apply(choose_configurations("inductor-channels-last-freezing")[0], frozenset({4}), call_of(several))
 
-    assert call_of(one) == Call("model(x)", {"x": 4})
+    assert call_of(one) == ModelCall("model(x)", {"x": 4})
     assert [tensor.name for tensor in describe_subject(one, "inference").inputs] == ["x"]
     latent = subject_from_python(lambda z: z, torch.ones(4, 64))
-    assert call_of(latent) == Call("model(z)", {"z": 2})
+    assert call_of(latent) == ModelCall("model(z)", {"z": 2})
     assert [tensor.name for tensor in describe_subject(latent, "inference").inputs] == ["z"]
     named = [tensor.name for tensor in describe_subject(several, "inference").inputs]
     assert named == ["image", "x3", "batch['video']", "pair[0]"]

@@ -17,7 +17,7 @@ from builders import a_configuration, a_subject, an_environment
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.errors import SubjectError, TransportError, UsageError
-from layoutdoctor.examination.advice.applying import Call
+from layoutdoctor.examination.advice.applying import ModelCall
 from layoutdoctor.workers import launcher as module
 from layoutdoctor.workers.launcher import Host, Launcher, LostError, Process
 from layoutdoctor.workers.messages import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.messages import Answer
 
 LOADED = Loaded(
-    subject=a_subject(), environment=an_environment(), parameter_ranks=(1, 4), call=Call("model(x)", {"x": 4})
+    subject=a_subject(), environment=an_environment(), parameter_ranks=(1, 4), call=ModelCall("model(x)", {"x": 4})
 )
 STACK = """\
 Fatal Python error: Segmentation fault

@@ -13,7 +13,7 @@ from recorded_builders import a_recording
 from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.diagnosis.trial import Failure
-from layoutdoctor.examination.advice.applying import Call
+from layoutdoctor.examination.advice.applying import ModelCall
 from layoutdoctor.recording.saved import pack
 from layoutdoctor.workers.messages import (
     STATUS_FORKED,
@@ -37,8 +37,8 @@ from layoutdoctor.workers.messages import (
     Opened,
     Order,
     Prepared,
-    Profile,
     Profiled,
+    ProfileIteration,
     Proposal,
     Ran,
     Ready,
@@ -64,13 +64,15 @@ ORDERS = [
     Check(path=None),
     WarmUp(),
     Turn(calls=3),
-    Profile(calls=2, trace_file="t"),
+    ProfileIteration(calls=2, trace_file="t"),
     MeasureMemory(),
     Bandwidth(),
 ]
 ANSWERS = [
     Ended(pid=3, returncode=-11),
-    Loaded(subject=a_subject(), environment=an_environment(), parameter_ranks=(1, 4), call=Call("model(x)", {"x": 4})),
+    Loaded(
+        subject=a_subject(), environment=an_environment(), parameter_ranks=(1, 4), call=ModelCall("model(x)", {"x": 4})
+    ),
     Ran(notes=("a note",), may_convolve=False),
     Prepared(key="k"),
     Compiled(trial=as_observed(a_trial(graphs=(a_graph(),))), code="c", compile_seconds=2.0, proposals=(PROPOSAL,)),

@@ -18,8 +18,8 @@ from layoutdoctor.workers.messages import (
     Checked,
     Fork,
     MeasureMemory,
-    Profile,
     Profiled,
+    ProfileIteration,
     Proposal,
     Request,
     Turn,
@@ -60,7 +60,7 @@ class Asked(ScriptedProcess):
 
     def ask(self, order: Any, kind: type) -> Any:
         self.orders.append(order)
-        if not isinstance(order, Profile):
+        if not isinstance(order, ProfileIteration):
             return super().ask(order, kind)
         if isinstance(self._profiled, BaseException):
             raise self._profiled
@@ -144,7 +144,7 @@ def test_three_iterations_are_profiled_once_and_five_of_what_was_started_again()
     take_profiles([worker])
 
     recording = worker.recording(HEAD)
-    profile = Profile(calls=1, trace_file="/t/inductor.json.gz")
+    profile = ProfileIteration(calls=1, trace_file="/t/inductor.json.gz")
     assert process.orders == [Check(path=None), WarmUp(), Turn(calls=1), *[profile] * 3, MeasureMemory()]
     assert recording.was_profiled
     assert recording.iterations == (iteration,) * 3

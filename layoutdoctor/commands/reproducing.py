@@ -1,0 +1,99 @@
+"""Runs the reproducer of a report, and keeps what it printed."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor.commands.output import path_of_target
+from layoutdoctor.commands.signals import Interrupted
+from layoutdoctor.commands.streams import say, showing_progress
+from layoutdoctor.diagnosis import Diagnosis, Reproduction
+from layoutdoctor.files.scratch import private_directory
+from layoutdoctor.reports.reproducer import build_reproducer
+from layoutdoctor.workers.messages import Progress
+from layoutdoctor.workers.processes import kill_with_all_it_started
+
+if TYPE_CHECKING:
+    from layoutdoctor.commands.output import OutputFile
+
+_REPRODUCER_SECONDS = 600.0
+_MOST_LINES = 12
+
+
+def with_reproduction(
+    diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str | None, *, quiet: bool
+) -> Diagnosis:
+    """
+    The diagnosis with what its reproducer printed, if a report will hold one that can be run here.
+
+    Args:
+        target: As on the command line; the script is given its file if it takes the model from one.
+    """
+    if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
+        return diagnosis
+    reproducer = build_reproducer(diagnosis)
+    needs_file = reproducer.file is not None
+    if not reproducer.is_runnable or (needs_file and target is None):
+        return diagnosis
+    file = path_of_target(target).absolute() if needs_file and target is not None else None
+    begin = time.monotonic()
+    try:
+        with showing_progress(quiet=quiet) as display:
+            display(Progress(stage="running the reproducer", done=99))
+            done = run_reproducer(reproducer.script, file)
+    except (Interrupted, OSError) as error:
+        say(f"the reproducer was not run to its end: {error}")
+        return diagnosis
+    stages = diagnosis.stage_seconds | {"running the reproducer": time.monotonic() - begin}
+    return msgspec.structs.replace(diagnosis, reproduction=done, stage_seconds=stages)
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    """The last line that a reproducer prints."""
+
+    reproduced: bool
+
+
+def run_reproducer(script: str, file: Path | None = None, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
+    """
+    Runs a script in a folder of its own, and ends it and all that it started after so many seconds.
+
+    Args:
+        file: The model's file, if the script takes the model from one.
+    """
+    with private_directory() as folder:
+        here = Path(folder, "reproducer.py")
+        here.write_text(script, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, str(here), *([] if file is None else [str(file)])],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        try:
+            printed, problem = process.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
+            return Reproduction(printed=f"ended after {limit_seconds:.0f} s", reproduced=None)
+        finally:
+            if process.returncode is None:
+                kill_with_all_it_started(process.pid)
+                process.communicate()
+    lines = [line for line in printed.splitlines() if line.strip()]
+    verdict = None
+    with contextlib.suppress(msgspec.DecodeError, IndexError):
+        verdict = msgspec.json.decode(lines[-1], type=_Verdict).reproduced
+        del lines[-1]
+    if verdict is None and process.returncode != 0:
+        lines += [line for line in problem.splitlines() if line.strip()]
+    return Reproduction(printed="\n".join(lines[-_MOST_LINES:]), reproduced=verdict)

@@ -1,0 +1,141 @@
+"""``--resume``: a folder of recordings to go on from, and what has changed since it was written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from layoutdoctor._version import __version__
+from layoutdoctor.commands.output import prepare_directory, save_recordings
+from layoutdoctor.errors import RecordError, UsageError
+from layoutdoctor.files.writing import RECORDING_SUFFIX, opened, write_file
+from layoutdoctor.recording.saved import load_recording
+
+if TYPE_CHECKING:
+    from layoutdoctor.recording.recording import Recording
+    from layoutdoctor.workers.messages import Request
+
+_KEY, _SEEN = "request.sha256", "surroundings.json"
+_SEEN_VARIABLES = re.compile(
+    r"(?:TORCH|PYTORCH|TRITON|OMP|GOMP|KMP|MKL|ONEDNN|DNNL|MALLOC|CUDA|HIP|ROCR|NVIDIA)_?.*|CXX|LD_PRELOAD"
+)
+"""Variables of the environment that may change the code that runs, or how long it takes."""
+
+
+class Folder:
+    """
+    A folder of recordings that a run writes, and that the next one goes on from.
+
+    Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
+    configurations are compiled and timed again, with the compiler's caches warm. So are all if a file of the user's
+    that was loaded has changed since, or the environment, the processors or the machine.
+    """
+
+    def __init__(self, path: Path, request: Request) -> None:
+        """
+        Opens it.
+
+        Raises:
+            UsageError: It cannot be used, or is that of another run.
+        """
+        self._path = prepare_directory(str(path), "recordings")
+        key, file = _key_of(request), self._path / _KEY
+        cannot = f"cannot resume from {str(path)!r}:"
+        try:
+            with opened(file) as stream:
+                is_same = stream.read(2 * len(key)).strip() == key.encode()
+        except FileNotFoundError:
+            if any(self._path.iterdir()):
+                raise UsageError(
+                    f"{cannot} it holds other files; give a folder that --resume wrote, or an empty or new one"
+                ) from None
+            write_file(file, key + "\n")
+        except OSError as error:
+            raise UsageError(f"{cannot} {_KEY}: {error.strerror or error}; give another folder") from error
+        else:
+            if not is_same:
+                raise UsageError(
+                    f"{cannot} it is of another target, or of other options; give the same command line, "
+                    "or another folder"
+                )
+        self._has_noted = False
+        self.changes = tuple(_changes(self._path / _SEEN))
+        files = [] if self.changes else sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
+        found = []
+        for one in files:
+            with contextlib.suppress(RecordError):  # half a file: it is recorded again
+                found.append(load_recording(one))
+        self.recordings = tuple(found)
+        # Only the recordings of a run that came to its end say how long its stages took.
+        self.is_done = 0 < len(files) == len(found) and all(one.head.stage_seconds for one in found)
+
+    def lost(self) -> tuple[Recording, ...]:
+        """Configurations that need not be tried again."""
+        return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
+
+    def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
+        """Writes the recordings so far, and what a run depends on that its command line does not say."""
+        if not self._has_noted:  # once, soon after they were loaded
+            self._has_noted = True
+            hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
+            seen = _Seen(surroundings=_surroundings(), files=hashes)
+            write_file(self._path / _SEEN, msgspec.json.encode(seen, order="sorted").decode())
+        save_recordings(recordings, self._path)
+
+
+class _Seen(msgspec.Struct):
+    """The things that a run depended on, each by a hash; files by their paths from the folder."""
+
+    surroundings: dict[str, str]
+    files: dict[str, str]
+
+
+def _changes(path: Path) -> Iterator[str]:
+    """The things that are no more as the run that wrote the folder found them."""
+    try:
+        seen = msgspec.json.decode(path.read_bytes(), type=_Seen)
+    except FileNotFoundError:  # nothing was recorded yet
+        return
+    except (OSError, msgspec.MsgspecError):
+        yield f"{path.name} cannot be read"
+        return
+    now = _surroundings()
+    yield from (name for name in sorted({*seen.surroundings, *now}) if seen.surroundings.get(name) != now.get(name))
+    for name, known in sorted(seen.files.items()):
+        if _hash_of(path.parent / name) != known:
+            yield Path(name).name
+
+
+def _surroundings() -> dict[str, str]:
+    """A hash of each thing that code and times depend on, beside the command line."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {name: value for name, value in os.environ.items() if _SEEN_VARIABLES.fullmatch(name)}
+    found |= {"number of processors": str(affinity), "machine": f"{platform.node()} {platform.machine()}"}
+    found |= {"Python": platform.python_version(), "layoutdoctor": __version__}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")
+    return {name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest() for name, value in found.items()}
+
+
+def _hash_of(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return "cannot be read"
+
+
+def _key_of(request: Request) -> str:
+    """A hash of all that the command line asks for, but for how long."""
+    same = msgspec.structs.replace(
+        request, subject_directory=None, command=None, trace_directory=None, timeout_seconds=None, budget_seconds=None
+    )
+    return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()
