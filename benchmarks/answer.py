@@ -114,25 +114,25 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor]]]] = {
     "vae": _vae,
 }
 
-# What a user would run: the model, its input, the lines to paste, and nothing of ours.
+# What a user would run: the model, its input as its forward calls it, the lines to paste, and nothing of ours.
 PLAIN = """
 import sys, time
 sys.path.insert(0, {folder!r})
 import torch, answer
 torch.manual_seed(0)
 torch.set_num_threads({threads})
-model, (x,) = answer.NETWORKS[{network!r}]()
+model, (images,) = answer.NETWORKS[{network!r}]()
 training = {training}
 model.train(training)
 {lines}
 def call():
     if training:
         model.zero_grad(set_to_none=True)
-        out = model(x)
+        out = model(images)
         out.backward(torch.ones_like(out))
     else:
         with torch.no_grad():
-            model(x)
+            model(images)
 with torch._inductor.config.patch(freezing={freezing}):
     call()
 for _ in range(5):
@@ -247,7 +247,7 @@ def times_of_all(
     from layoutdoctor.examination.advice.applying import ModelCall, how_to_apply
 
     ran = {trial["configuration"]["name"]: trial["status"] for trial in diagnosis["trials"]}
-    ranks, call = frozenset({4}), ModelCall("model(x)", {"x": 4})
+    ranks, call = frozenset({4}), ModelCall("model(images)", {"images": 4})
     scripts = {}
     for configuration in choose_configurations("all", mode):
         if ran.get(configuration.name) not in ("failed", "crashed", "timed_out"):

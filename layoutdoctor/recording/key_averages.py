@@ -108,7 +108,8 @@ class KeyAverages(TextTable):
         """The kernels without copies; of a table without any kernel the operations, with their own time."""
         ran = self.kernels()
         kernels = [row for row in ran if not row.name.startswith(TRANSFERS)]
-        place = 2 if any(times[2] for times in self.rows.values()) else 1
+        ran_on_device = self.on_device is not None and any(times[2] or times[3] for times in self.rows.values())
+        place = 2 if ran_on_device else 1
         device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
         total = self.total(self.device if place == 2 else "cpu")
         if kernels:

@@ -336,6 +336,16 @@ _TEXTS = (
         "write it into a file: print(table, file=open('table.txt', 'w'))",
     ),
     (
+        r".*\d\.\d\d%[ \t|]+-?\d+\.\d{3}[num]?s[ \t|]+\d+\.\d\d%[ \t|]",
+        "rows of a table of torch.profiler without its line of titles (Name, Self CPU %, ...)",
+        "put that line above them",
+    ),
+    (
+        r"(?:.*\n)?[ \t]*\d{1,3}\.\d[ \t]+\d+[ \t]+\d+(?:[ \t]+\d[\d.]*){3,6}[ \t]+[A-Za-z_]",
+        "rows of a table of nsys stats without its line of titles (Time (%), Total Time (ns), ...)",
+        "put that line above them",
+    ),
+    (
         r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?|\bNVTX Inst)\b",
         "a table of nsys stats without the time of each kernel",
         "use nsys stats --report cuda_gpu_kern_sum --format csv",

@@ -244,6 +244,19 @@ def test_the_device_of_a_table_is_that_of_its_titles(tmp_path: Path, device: str
     )
 
 
+def test_operations_whose_kernels_are_not_listed_ran_on_the_device_all_the_same(tmp_path: Path) -> None:
+    """A table of pytorch#72770: the convolution's own time on the device is 0, that of its kernels is not."""
+    path = tmp_path / "table.txt"
+    titles = "Name  Self CPU %  Self CPU  CPU total %  CPU total  CPU time avg  Self CUDA  Self CUDA %  CUDA total"
+    row = "quantized::conv2d_cudnn  3.88%  867.000us  10.90%  2.436ms  121.800us  0.000us  0.00%  6.111ms"
+    path.write_text(f"{titles}  CUDA time avg  # of Calls\n{row}  305.550us  20\n", encoding="utf-8")
+
+    diagnosis = layoutdoctor.examine_trace(path)
+
+    assert diagnosis.subject.device == "cuda"
+    assert build_view(diagnosis).answer.claim == "Nothing can be said: the table holds no kernels"
+
+
 @pytest.mark.parametrize(
     ("name", "convolutions"),
     [
