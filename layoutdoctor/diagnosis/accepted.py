@@ -1,8 +1,8 @@
 """
-Accepted findings: a file of findings that a project lives with, so that CI fails on new ones only.
+Reads, applies and writes a file of accepted findings, so that CI fails only on new findings.
 
-Other tools call such a file a baseline; here a baseline is the configuration that ratios refer to. A finding is known
-again by its rule, configuration, module, file name and the text of its line, never by a line number.
+Other tools call such a file a baseline; here a baseline is the configuration that ratios refer to. A finding is
+recognized by its rule, configuration, module, file name and the text of its line, never by a line number.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ class AcceptedFinding(Place, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         code: The rule's code.
-        configuration: None for a finding about the whole diagnosis.
-        reason: Why it is accepted; for people to fill in.
-        until: The last day, UTC, on which it is accepted; None for ever.
-        subject: The target that was diagnosed when it was accepted; only its diagnoses can find it gone.
-        evidence_count: How many pieces of evidence the finding had; one with more is not accepted. None for any number.
-        message: The message of the finding; for people, not compared.
-        also: Further places of the same finding, which names only the costliest one.
+        configuration: The finding's configuration; None for a finding about the whole diagnosis.
+        reason: The reason why the finding is accepted; people fill it in.
+        until: The last day, UTC, on which the finding is accepted; None if it is always accepted.
+        subject: The target that was diagnosed when the finding was accepted. Only a diagnosis of this target can show
+            that the finding is gone; None if any diagnosis can.
+        evidence_count: Number of pieces of evidence of the accepted finding. A finding with more evidence is not
+            accepted; None to accept any number.
+        message: The message of the finding; it is for people and is not compared.
+        also: Further places of the finding, because a finding names only its costliest place.
     """
 
     code: str
@@ -83,12 +85,13 @@ class AcceptedFile(Record, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Acceptance:
     """
-    A diagnosis whose accepted findings have their reason in ``accepted``.
+    The result of applying a file of accepted findings to a diagnosis.
 
     Attributes:
-        gone: Entries without a finding, though the diagnosis could have found it.
-        expired: Entries past their last day; their findings count.
-        outgrown: Entries whose finding has more evidence than was accepted; it counts.
+        diagnosis: The diagnosis, in which the field ``accepted`` of each accepted finding has the reason.
+        gone: Entries without a finding, although the diagnosis could have had it.
+        expired: Entries past their last day; their findings are not accepted.
+        outgrown: Entries whose finding has more evidence than was accepted; the finding is not accepted.
     """
 
     diagnosis: Diagnosis
@@ -98,7 +101,7 @@ class Acceptance:
 
     @property
     def count(self) -> int:
-        """How many findings are accepted."""
+        """Number of accepted findings."""
         return sum(finding.accepted is not None for finding in self.diagnosis.findings)
 
 
@@ -106,7 +109,7 @@ _Key = tuple[str, ...]
 
 
 def _key(code: str, configuration: str | None, place: Place) -> _Key:
-    """Everything that is compared, as a file holds it; runs of white space count as one space."""
+    """Returns the facts of a finding that are compared; runs of white space count as one space."""
     parts = (code, configuration, place.module, place.file, place.line)
     return tuple(str(printable(" ".join((part or "").split()))) for part in parts)
 
@@ -116,7 +119,7 @@ def _key_of(finding: Finding) -> _Key:
 
 
 def finding_fingerprint(finding: Finding) -> str:
-    """32 hexadecimal digits by which other tools know a finding again, for SARIF."""
+    """Returns 32 hexadecimal digits by which other tools recognize a finding, for SARIF."""
     return hashlib.sha256("\0".join(_key_of(finding)).encode()).hexdigest()[:32]
 
 
@@ -130,10 +133,10 @@ def _place(location: SourceLocation | None, module: str | None) -> Place:
 
 def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = None) -> Acceptance:
     """
-    Marks the findings that are accepted, and finds the entries that have nothing to accept any more.
+    Marks the findings that are accepted, and finds the entries that no longer accept a finding.
 
     Args:
-        today: None for the present day, UTC.
+        today: The day on which entries are valid; None for the present day, UTC.
     """
     day = today or datetime.now(timezone.utc).date()
     expired = tuple(entry for entry in accepted.accepted if entry.until is not None and entry.until < day)
@@ -178,11 +181,11 @@ def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
 
 def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> AcceptedFile:
     """
-    A file that accepts every finding of a diagnosis.
+    Makes a file that accepts every finding of a diagnosis.
 
     Args:
-        previous: The file that is to be replaced. Its reasons are kept, and so are entries that this diagnosis cannot
-            judge, as those of another model.
+        previous: The file that is to be replaced. Its reasons are kept; its entries that this diagnosis cannot judge,
+            such as entries of another model, are kept, too.
     """
     before = previous.accepted if previous is not None else ()
     known = _by_key(before)
@@ -190,7 +193,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     for finding in diagnosis.findings:
         old = next(iter(known.get(_key_of(finding), ())), None)
         new = _entry(diagnosis, finding, old.reason if old is not None else "")
-        same = entries.get(_order(new), new)  # the same place twice: the larger one covers both
+        same = entries.get(_order(new), new)  # of two entries for one place, the larger one accepts both findings
         entries[_order(new)] = max(same, new, key=lambda entry: entry.evidence_count or 0)
     for old in before:
         if not _is_judged(diagnosis, old):
@@ -215,7 +218,7 @@ def _entry(diagnosis: Diagnosis, finding: Finding, reason: str) -> AcceptedFindi
 
 
 def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
-    """The places of the finding's evidence, any of which may be the costliest one next time."""
+    """Yields the places of the finding's evidence; any of them may be the costliest place next time."""
     trial = diagnosis.find_trial(finding.configuration) if finding.configuration is not None else None
     if trial is None:
         return
@@ -230,17 +233,17 @@ def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
 
 
 def _order(entry: AcceptedFinding) -> tuple[str, ...]:
-    """One entry for each finding of each subject: models that share code are accepted apart."""
+    """Sort key of an entry. It contains the subject, so that models that share code have entries of their own."""
     parts = (entry.code, entry.subject, entry.configuration, entry.file, entry.line, entry.module)
     return tuple(part or "" for part in parts)
 
 
 def load_accepted(path: str | Path) -> AcceptedFile:
     """
-    Reads a file that ``--write-accepted`` wrote, edited or not.
+    Reads a file that ``--write-accepted`` wrote and people may have edited.
 
     Raises:
-        RecordError: It cannot be read, or is no such file.
+        RecordError: The file cannot be read, or does not hold accepted findings.
     """
     try:
         return msgspec.json.decode(read_saved(path), type=AcceptedFile)
@@ -251,10 +254,10 @@ def load_accepted(path: str | Path) -> AcceptedFile:
 
 def save_accepted(path: str | Path, accepted: AcceptedFile) -> None:
     """
-    Writes a file of accepted findings; a reader sees the old one or the new one, never half of one.
+    Writes a file of accepted findings; a reader sees the old file or the new file, never an incomplete one.
 
     Raises:
-        OSError: It could not be written.
+        OSError: The file could not be written.
     """
     with replacing(Path(path)) as stream:
         stream.write(msgspec.json.format(msgspec.json.encode(printable(msgspec.to_builtins(accepted))), indent=2))

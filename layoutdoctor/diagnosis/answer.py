@@ -11,7 +11,7 @@ from layoutdoctor.diagnosis.subject import SourceLocation
 Verdict = Literal["faster", "slower", "equal", "inconclusive"]
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-"""The most severe first."""
+"""All severities, the most severe first."""
 AccountKind = (
     Literal["conversion", "generated_kernel", "layout", "implementation", "missing_fusion"]
     | Literal["operation", "data_movement", "not_aligned", "small"]
@@ -25,15 +25,15 @@ INCONCLUSIVE: Verdict = "inconclusive"
 
 class Ratio(Record, frozen=True, kw_only=True):
     """
-    How many times faster than the baseline a configuration is: the baseline's time over the configuration's.
+    The ratio of the baseline's time to a configuration's time; above 1, the configuration is faster.
 
     Attributes:
-        low: Lower end of the 95 % interval.
-        median: Median over the further starts if there are two or more, else over the rounds; above 1 is faster.
-        verdict: ``faster`` and ``slower``: the interval is beyond 1 by 1 %. ``equal``: it lies within 3 % of 1.
-            ``inconclusive``: the rest.
-        round_count: Rounds of the process that compiled the configuration.
-        start_ratios: The ratio of each further start, in order; empty if the ratio is that of the rounds.
+        low: Lower end of the 95 % interval of the ratio.
+        median: Median of the ratios of the further starts if there are two or more, else of the rounds.
+        verdict: ``faster`` or ``slower`` if the whole interval is above or below 1 by more than 1 %; ``equal`` if it is
+            within 3 % of 1; ``inconclusive`` otherwise.
+        round_count: Rounds in the process that compiled the configuration.
+        start_ratios: The ratio of each further start, in order; empty if the median is over the rounds.
     """
 
     name: str
@@ -47,14 +47,15 @@ class Ratio(Record, frozen=True, kw_only=True):
 
 class Comparison(Record, frozen=True, kw_only=True):
     """
-    All trials against the baseline.
+    The comparison of all trials with the baseline.
 
     Attributes:
         baseline: Name of the configuration that the ratios refer to.
-        ratios: One per measured trial other than the baseline.
-        fastest: The fastest configuration with right outputs and those within 3 % of it; the recommended one first.
-        other_cores: Cores that other programs used while the configurations were timed, on average; None if the system
-            does not say.
+        ratios: The ratio of each measured trial other than the baseline.
+        fastest: Names of the fastest configuration with right outputs and of the configurations within 3 % of its
+            ratio; the recommended configuration comes first.
+        other_cores: Average number of cores that other programs used while the configurations were timed; None if the
+            system does not say.
     """
 
     baseline: str
@@ -65,24 +66,27 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 class AccountRow(Record, frozen=True, kw_only=True):
     """
-    What one group of operations contributes to a difference.
+    The contribution of one group of operations to the difference of two times.
 
     Attributes:
-        kind: ``conversion``; ``generated_kernel``, a slower one; ``layout``: another one; ``implementation``: another
-            code of a library; ``missing_fusion``; ``operation``: the same; ``data_movement``: a cat, copy or fill;
-            ``not_aligned``: without a counterpart; ``small``: many small rows; ``around_kernels``: within calls of a
-            library, outside its kernels; ``between_kernels``: no kernel runs; ``outside_kernels``: the rest of the
-            measured difference.
-        seconds: How much of the difference it is; negative where it is faster on the slower side.
-        slower_seconds: The time of the group in the slower configuration; None if that is no sum of kernels.
+        kind: The reason for the difference. ``conversion``: layout conversions; ``generated_kernel``: a slower
+            generated kernel; ``layout``: another layout; ``implementation``: other code of a library;
+            ``missing_fusion``: operations that only the other side fuses; ``operation``: the same operation takes
+            longer; ``data_movement``: a cat, copy or fill; ``not_aligned``: operations without a counterpart;
+            ``small``: many small rows; ``around_kernels``: time within library calls, outside their kernels;
+            ``between_kernels``: time in which no kernel runs; ``outside_kernels``: the rest of the measured difference.
+        seconds: The group's part of the difference; negative if the group takes less time in the slower configuration.
+        slower_seconds: The time of the group in the slower configuration; None if the row is no sum of kernels.
         operations: The operations, as the user's line calls them.
-        module: Path of the nn.Module; of several the one that takes most.
-        slower_kernels: Names of its kernels in the slower one, dearest first, with the library's code where known.
-        slower_layout: Of what it reads first, or a generated kernel writes, in the slower one.
-        tensor_bytes: Of the activations that library operations read and write in the slower one.
-        count: The number of places with equal operations that are added up.
+        module: Path of the nn.Module; if there are several, of the one that takes the most time.
+        slower_kernels: Names of the group's kernels in the slower configuration, the most expensive first, with the
+            library's name of the code if it is known.
+        slower_layout: Layout in the slower configuration: of the first tensor that a library operation reads, or of the
+            largest tensor that a generated kernel writes.
+        tensor_bytes: Bytes of the activations that library operations read and write in the slower configuration.
+        count: Number of places with equal operations that the row adds up.
         detail: Further facts, in words.
-        source: Of the generated kernel that takes most in the slower one.
+        source: Source of the generated kernel that takes the most time in the slower configuration.
     """
 
     kind: AccountKind
@@ -105,12 +109,13 @@ class AccountRow(Record, frozen=True, kw_only=True):
 
 class Account(Record, frozen=True, kw_only=True):
     """
-    Where the difference between two configurations goes, operation by operation.
+    The parts of the difference between the times of two configurations, operation by operation.
 
     Attributes:
-        slower: The slower configuration; of two traces ``the new one`` or ``the old one``.
-        slower_seconds: Time of a call; of a trace its kernel time, per step if the comparison is.
-        rows: The largest contribution first, the named rest last; their ``seconds`` sum to the measured difference.
+        slower: The slower configuration; for two traces, ``the new one`` or ``the old one``.
+        slower_seconds: Time of a call in the slower configuration. For a trace, its kernel time, per profiler step if
+            the comparison is per step.
+        rows: The parts, the largest first and the rest last; their ``seconds`` sum to the measured difference.
     """
 
     slower: str
@@ -122,17 +127,18 @@ class Account(Record, frozen=True, kw_only=True):
 
 class Finding(Record, frozen=True, kw_only=True):
     """
-    What a rule reports.
+    A problem, or a fact worth knowing, that a rule reports.
 
     Attributes:
         code: The rule's code, such as ``LD101``.
         rule: The rule's name, such as ``round-trip-conversion``.
-        severity: ``error`` a measured loss with a verified cure, ``warning`` a loss, ``note`` worth knowing.
-        configuration: The trial it is about; None if it is about the whole diagnosis.
+        severity: ``error`` for a measured loss with a verified cure, ``warning`` for a loss, ``note`` for a fact worth
+            knowing.
+        configuration: Name of the trial that the finding is about; None if it is about the whole diagnosis.
         seconds: The measured cost per iteration.
-        evidence: Ids of conversions, node names or figures the message rests on.
-        accepted: Why it is accepted, by the file given with ``--accepted``; empty if no reason is written there,
-            None if it is not accepted.
+        evidence: Ids of conversions, names of nodes, or figures on which the message is based.
+        accepted: Reason why the finding is accepted, from the file given with ``--accepted``; empty if the file has no
+            reason. None if the finding is not accepted.
     """
 
     code: str
@@ -154,8 +160,9 @@ class WithoutFreezing(Record, frozen=True, kw_only=True):
     The best configuration that leaves the weights free to change, if the recommended one freezes them.
 
     Attributes:
-        configuration: The baseline if no other one is faster.
-        speedup: As in ``Recommendation``; None for the baseline.
+        configuration: Name of the configuration: the baseline if no other configuration is faster.
+        speedup: The configuration's ratio to the baseline; None for the baseline.
+        how: Lines to paste; None for the baseline.
     """
 
     configuration: str
@@ -165,16 +172,17 @@ class WithoutFreezing(Record, frozen=True, kw_only=True):
 
 class Recommendation(Record, frozen=True, kw_only=True):
     """
-    What to do.
+    The configuration that a user should use.
 
     Attributes:
-        configuration: The configuration to use: the baseline if nothing is faster; None if nothing with right outputs
-            was measured.
-        speedup: Its ratio to the baseline; None for the baseline.
+        configuration: The configuration to use: the baseline if no configuration is faster; None if no configuration
+            with right outputs was measured.
+        speedup: The configuration's ratio to the baseline; None for the baseline.
         how: Lines to paste; None for the baseline.
-        verified: Whether further starts agreed: there were two or more, the ratio over them is ``faster``, and the
-            outputs equal the reference.
-        without_freezing: The best without frozen weights; None if the recommended configuration freezes none.
+        verified: Whether further starts confirmed the recommendation: there were two or more, the verdict over them is
+            ``faster``, and the outputs equal the reference.
+        without_freezing: The best configuration without frozen weights; None if the recommended one does not freeze
+            the weights.
     """
 
     configuration: str | None

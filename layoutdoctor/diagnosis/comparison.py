@@ -1,8 +1,8 @@
 """
 The comparison of two diagnoses, as frozen values that are saved as JSON.
 
-Every difference is new minus old; every ratio of times is old over new, so that above 1 is faster. ``None`` is "not
-recorded", or "not there".
+Every difference is new minus old. Every ratio of times is old over new, so that a ratio above 1 means that the new run
+is faster. ``None`` means "not recorded" or "not there".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Amount(Record, frozen=True, kw_only=True):
     Kernels, conversions or round trips added up, per profiler step if the comparison's ``basis`` is ``step``.
 
     Attributes:
-        conversion_count: How many of these kernels are layout conversions; None for conversions and round trips.
+        conversion_count: Number of these kernels that are layout conversions; None for conversions and round trips.
     """
 
     count: float
@@ -38,13 +38,13 @@ class Amount(Record, frozen=True, kw_only=True):
 
 class Costs(Record, frozen=True, kw_only=True):
     """
-    Everything that one run spent, per profiler step or in all.
+    The costs of one run, per profiler step or in total.
 
     Attributes:
         kernel_seconds: Time of all kernels, summed; not the wall time.
         exposed_conversion_seconds: The part of ``conversion_seconds`` in which nothing else ran on the device.
-        convolution_seconds: Time of all kernels that ran for a convolution, conversions included.
-        redundant_pair_seconds: Time of the conversions in round trips, each counted once.
+        convolution_seconds: Time of all kernels that ran for a convolution, including its conversions.
+        redundant_pair_seconds: Time of the conversions in round trips; each conversion counts once.
     """
 
     kernel_count: float
@@ -58,19 +58,19 @@ class Costs(Record, frozen=True, kw_only=True):
 
 
 class CostChange(Record, frozen=True, kw_only=True):
-    """Something that both runs spent time on, or one of them; ``old`` or ``new`` is None if it is not in that run."""
+    """A cost in one or both of two runs; ``old`` or ``new`` is None if the cost is not in that run."""
 
     old: Amount | None
     new: Amount | None
 
     @property
     def count_difference(self) -> float:
-        """New minus old."""
+        """New count minus old count."""
         return (self.new.count if self.new else 0) - (self.old.count if self.old else 0)
 
     @property
     def seconds_difference(self) -> float | None:
-        """New minus old; None if a time was not recorded."""
+        """New time minus old time; None if a time was not recorded."""
         seconds = [0.0 if amount is None else amount.seconds for amount in (self.old, self.new)]
         return None if seconds[0] is None or seconds[1] is None else seconds[1] - seconds[0]
 
@@ -97,10 +97,10 @@ class RoundTripChange(CostChange, frozen=True, kw_only=True):
 
 class TotalChange(CostChange, frozen=True, kw_only=True):
     """
-    One operation, kernel or module.
+    The cost of one operation, kernel or module in two runs.
 
     Attributes:
-        is_loose: Whether only the names without template arguments, numbers and versions are equal.
+        is_loose: Whether the names are equal only without their template arguments, numbers and versions.
     """
 
     kind: TotalKind
@@ -109,7 +109,7 @@ class TotalChange(CostChange, frozen=True, kw_only=True):
 
 
 class EnvironmentDifference(Record, frozen=True, kw_only=True):
-    """A device, version or setting that is not the same in both."""
+    """A device, version or setting that differs between the two diagnoses."""
 
     name: str
     old: str | None
@@ -118,11 +118,11 @@ class EnvironmentDifference(Record, frozen=True, kw_only=True):
 
 class Regression(Record, frozen=True, kw_only=True):
     """
-    Whether the new one loses more to layouts.
+    The judgement whether the new diagnosis loses more to layouts than the old one.
 
     Attributes:
-        losses: Each loss in a clause; empty if nothing is worse by more than the tolerance.
-        not_judged: Why that cannot be said; None if it can.
+        losses: A clause for each loss; empty if nothing is worse by more than the tolerance.
+        not_judged: Reason why the two cannot be judged; None if they can.
     """
 
     losses: tuple[str, ...] = ()
@@ -131,13 +131,13 @@ class Regression(Record, frozen=True, kw_only=True):
 
 class AnyComparison(Record, frozen=True, kw_only=True):
     """
-    Both kinds of comparison. ``print(comparison)`` is the text report.
+    The base of both kinds of comparison. ``print(comparison)`` prints the text report.
 
     Attributes:
-        is_same: Whether the two say the same, number by number.
-        is_empty: Whether the two have nothing in common.
-        environment: Devices, versions and settings that are not the same.
-        notes: Remarks without which a number would be misread.
+        is_same: Whether all numbers of the two diagnoses are equal.
+        is_empty: Whether the two diagnoses have nothing in common.
+        environment: Devices, versions and settings that differ.
+        notes: Remarks that a reader needs to understand the numbers.
     """
 
     schema_version: int = COMPARISON_SCHEMA_VERSION
@@ -158,10 +158,10 @@ class ComparedTrace(Record, frozen=True, kw_only=True):
     One of the two recorded runs.
 
     Attributes:
-        name: File, without folders.
-        created_at: When the diagnosis was made: UTC, ISO 8601.
-        step_count: Profiler steps with kernels in them; 0 if none was recorded.
-        lacks: What was not recorded, and why.
+        name: Name of the file, without folders.
+        created_at: Time at which the diagnosis was made: UTC, ISO 8601.
+        step_count: Number of profiler steps with kernels; 0 if no steps were recorded.
+        lacks: The facts that were not recorded, with the reasons.
     """
 
     name: str
@@ -173,14 +173,15 @@ class ComparedTrace(Record, frozen=True, kw_only=True):
 
 class Overlap(Record, frozen=True, kw_only=True):
     """
-    How much two recorded runs have in common.
+    The overlap of two recorded runs: how many names they have in common.
 
     Attributes:
-        kind: Whether names of operations or, if one run has none, of kernels were compared.
-        common_count: Names in both runs.
-        total_count: Names in either.
-        common_share: The least share of a run's time under common names; None if a run has no time.
-        is_small: Whether the two seem to be different runs.
+        kind: ``operation``, or ``kernel`` if one run has no operations: the kind of the names that were compared.
+        common_count: Number of names in both runs.
+        total_count: Number of names in at least one of the runs.
+        common_share: Share of a run's time under common names, the smaller one of the two runs; None if a run has no
+            time.
+        is_small: Whether the overlap is so small that the two seem to be different runs.
     """
 
     kind: TotalKind
@@ -192,13 +193,13 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 class TraceComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="trace-comparison"):
     """
-    Two examined traces, outer-joined; the largest difference of seconds first.
+    The comparison of two examined traces. Rows of both traces are kept; the largest difference of seconds comes first.
 
     Attributes:
-        basis: ``step`` if both traces record profiler steps: amounts are those of a trace over the number of its steps.
-            ``sum`` if not: whole traces are compared, as if both did the same work.
-        unequal_work: Why the two seem not to have done the same work; None if nothing says so.
-        totals: Operations, kernels and modules.
+        basis: ``step`` if both traces record profiler steps: the amounts of a trace are divided by the number of its
+            steps. ``sum`` if not: whole traces are compared, as if both did the same work.
+        unequal_work: Reason why the two seem not to have done the same work; None if there is no such sign.
+        totals: Changes of operations, kernels and modules.
     """
 
     basis: Literal["step", "sum"]
@@ -218,8 +219,8 @@ class ComparedModel(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: The target, as the user named it.
-        created_at: UTC, ISO 8601.
-        baseline: The configuration that ratios refer to; None if nothing was compared.
+        created_at: Time at which the diagnosis was made: UTC, ISO 8601.
+        baseline: The configuration that ratios refer to; None if no configurations were compared.
     """
 
     name: str
@@ -236,9 +237,9 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
     One configuration in one of the two diagnoses.
 
     Attributes:
-        same_as: The configuration with the same code that was measured instead.
-        ratio: Its ratio to the baseline; None for the baseline, and if not measured.
-        costs: One iteration; None if no kernels were recorded, unless the trial is a static one.
+        same_as: The configuration with the same code that was measured instead; None otherwise.
+        ratio: The configuration's ratio to the baseline; None for the baseline, and if not measured.
+        costs: Costs of one iteration; None if no kernels were recorded and the trial is not static.
     """
 
     status: TrialStatus
@@ -259,7 +260,7 @@ class GraphDecision(Record, frozen=True, kw_only=True):
 
 
 class DecisionChange(Record, frozen=True, kw_only=True):
-    """A graph, by its name, that Inductor decided otherwise in the new diagnosis."""
+    """A graph for which Inductor's layout decision differs in the new diagnosis; graphs are matched by name."""
 
     graph: str
     old: GraphDecision
@@ -268,14 +269,14 @@ class DecisionChange(Record, frozen=True, kw_only=True):
 
 class TrialChange(Record, frozen=True, kw_only=True):
     """
-    One configuration in both diagnoses; ``old`` or ``new`` is None if it is in the other one only.
+    One configuration in two diagnoses; ``old`` or ``new`` is None if that diagnosis does not have the configuration.
 
     Attributes:
-        change: The new ratio to the baseline over the old one; above 1, the configuration became faster in comparison
-            with the baseline. None for the baseline, and if not judged.
-        not_judged: Why there is no ``change``; None if there is, and for the baseline.
-        losses: What is worse, each in a clause.
-        account: What the difference of the two times consists of, if the times differ by 5 % or more.
+        change: The new ratio to the baseline divided by the old ratio; above 1, the configuration became faster in
+            comparison with the baseline. None for the baseline, and if not judged.
+        not_judged: Reason why there is no ``change``; None if there is a ``change``, and for the baseline.
+        losses: A clause for each thing that is worse.
+        account: The parts of the difference between the two times, if the times differ by 5 % or more.
     """
 
     name: str
@@ -291,19 +292,19 @@ class TrialChange(Record, frozen=True, kw_only=True):
 
     @property
     def own_ratio(self) -> float | None:
-        """The old time over the new one; meaningful only if devices, thread counts and versions are equal."""
+        """The old time divided by the new time; meaningful only if devices, thread counts and versions are equal."""
         if self.old is None or self.new is None or self.old.seconds is None or self.new.seconds is None:
             return None
         return self.old.seconds / self.new.seconds if self.new.seconds else None
 
     @property
     def has_both_results(self) -> bool:
-        """Whether it has a result in both diagnoses."""
+        """Whether the configuration has a result in both diagnoses."""
         return all(trial is not None and trial.status in WITH_RESULT for trial in (self.old, self.new))
 
     @property
     def same_as_in_both(self) -> str | None:
-        """The configuration that has the same code in both diagnoses, so that its row says everything."""
+        """The other configuration that has the same code in both diagnoses; None otherwise."""
         same = {trial.same_as if trial is not None else None for trial in (self.old, self.new)}
         return same.pop() if len(same) == 1 else None
 
@@ -312,12 +313,16 @@ class FindingChange(Record, frozen=True, kw_only=True):
     """
     Findings of one rule about one configuration, if the two diagnoses have different numbers of them.
 
+    ``severity``, ``module``, ``place`` and ``seconds`` are of the new diagnosis, or of the old one if the new one has
+    no such findings.
+
     Attributes:
-        severity: Of the most severe one; this and the following of the new diagnosis, if it has any.
-        configuration: None for the whole diagnosis.
-        module: Of the first one, as is ``place``, its file and line.
-        seconds: Cost of all; None if one has no cost.
-        is_accepted: Whether all of the new diagnosis are accepted there.
+        severity: Severity of the most severe finding.
+        configuration: Name of the configuration; None for findings about the whole diagnosis.
+        module: Module of the first finding.
+        place: File and line of the first finding.
+        seconds: Total cost of the findings; None if the cost of one finding is not known.
+        is_accepted: Whether all findings of the new diagnosis are accepted; False if it has no such findings.
     """
 
     code: str
@@ -334,11 +339,11 @@ class FindingChange(Record, frozen=True, kw_only=True):
 
 class ModelComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="model-comparison"):
     """
-    Two diagnoses of models.
+    The comparison of two diagnoses of models.
 
     Attributes:
-        trials: By configuration, in the order of the new diagnosis.
-        findings: The most severe first.
+        trials: The change of each configuration, in the order of the new diagnosis.
+        findings: Changes in the number of findings; the most severe first.
     """
 
     old: ComparedModel

@@ -1,4 +1,4 @@
-"""The arguments of ``torch.compile`` that a user compiles with today, and a configuration under them."""
+"""Reads and checks the user's own arguments of ``torch.compile``, and applies them to configurations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
 
 COMPILE_ARGUMENTS = ("mode", "dynamic", "fullgraph")
-"""Arguments of ``torch.compile`` that may be given, beside ``options``."""
+"""Arguments of ``torch.compile`` that may be given, in addition to ``options``."""
 
 
 def read_compile_arguments(text: str) -> dict[str, Any]:
     """
-    Arguments of ``torch.compile`` as they stand between its brackets: ``'mode="reduce-overhead", dynamic=True'``.
+    Reads the text between the brackets of a call of ``torch.compile``: ``'mode="reduce-overhead", dynamic=True'``.
 
     Raises:
-        UsageError: They are no keyword arguments with constants, or not those that can be kept while layouts change.
+        UsageError: The text is no list of keyword arguments with constants, or an argument cannot be kept while layouts
+            change.
     """
     try:
         given = {one.arg: ast.literal_eval(one.value) for one in _keywords(text)}
@@ -36,7 +37,7 @@ def read_compile_arguments(text: str) -> dict[str, Any]:
 
 
 def _keywords(text: str) -> list[ast.keyword]:
-    """The arguments of a call with nothing but keywords, each with its name; raises ValueError for anything else."""
+    """Parses keyword arguments; raises ValueError if there are no arguments, or other kinds of arguments."""
     call = ast.parse(f"torch.compile({text})", mode="eval").body
     if not isinstance(call, ast.Call) or call.args or not call.keywords or None in [one.arg for one in call.keywords]:
         raise ValueError(text)
@@ -45,10 +46,10 @@ def _keywords(text: str) -> list[ast.keyword]:
 
 def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """
-    The arguments, without those that say what torch.compile does anyway; their values are for torch to check.
+    Returns the arguments that differ from the defaults of torch.compile; torch itself checks their values.
 
     Raises:
-        UsageError: One cannot be kept while layouts change.
+        UsageError: An argument cannot be kept while layouts change.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"cannot compile with {given!r}: expected arguments of torch.compile by name")
@@ -71,16 +72,16 @@ def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_constant(value: object) -> bool:
-    """Whether it can be kept in a record as an option."""
+    """Whether a value can be stored in a record as an option."""
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Configuration:
     """
-    A configuration compiled as the user compiles, in all that it does not decide itself.
+    Applies the user's arguments of torch.compile to a configuration; what the configuration itself sets is kept.
 
     Args:
-        given: As from ``check_compile_arguments``.
+        given: The arguments as ``check_compile_arguments`` returns them.
     """
     if configuration.backend != "inductor":
         return configuration

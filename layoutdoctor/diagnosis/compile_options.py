@@ -1,8 +1,9 @@
 """
-Options of Inductor that a configuration may have.
+Lists the options of Inductor that a configuration may have.
 
-They choose how code is generated, and name no program, no file and no network. A saved diagnosis holds options that its
-``compile`` applies, and may come from anybody: others are refused when it is read, and so when it is made.
+These options only choose how code is generated; they name no program, no file and no network. A saved diagnosis may
+come from anybody, and ``Trial.compile`` applies the saved options. Other options are therefore refused when a diagnosis
+is read and when it is made.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ MAY_BE_SET = frozenset(
     "unroll_reductions_threshold use_mixed_mm".split()
 )
 _WORDS = re.compile(r"[A-Z]{1,20}(?:,[A-Z]{1,20}){0,9}")
-"""The only text that such an option holds: ``ATEN,TRITON``."""
+"""The only form of text that such an option may have: ``ATEN,TRITON``."""
 EXPECTED = "options of Inductor that only choose how code is generated, such as max_autotune or triton.cudagraphs"
 
 
 def may_be_set(name: str, value: object) -> bool:
-    """Whether an option is one of these, with a value that it can have."""
+    """Whether an option is in ``MAY_BE_SET``, with a value that such an option can have."""
     is_plain = not isinstance(value, str) or _WORDS.fullmatch(value) is not None
     return name.replace("-", "_") in MAY_BE_SET and is_plain
 
 
 def refused_option(options: Mapping[str, object]) -> dict[str, object]:
-    """The first option that may not be set, with its value; empty if all may."""
+    """Returns the first option that may not be set, with its value; empty if all may be set."""
     return next(({name: value} for name, value in options.items() if not may_be_set(name, value)), {})

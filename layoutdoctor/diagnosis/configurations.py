@@ -1,4 +1,4 @@
-"""The built-in configurations, as data, and how names on a command line become configurations."""
+"""Defines the built-in configurations, and finds configurations by their names on a command line."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ FORCED = "inductor-layout-opt-forced"
 
 
 AHEAD_OF_TIME = "aot-"
-"""Begins the names of configurations that AOTInductor compiles."""
+"""Prefix of the names of configurations that AOTInductor compiles."""
 
 
 PACKAGE_SUFFIX = ".pt2"
 
 
 SYMBOLIC_SIZES, STATIC_SIZES = f"{BASELINE}+symbolic-sizes", f"{BASELINE}+static-sizes"
-"""The default, if the inputs have symbolic sizes, with these as symbols or as numbers."""
+"""Names of the default configuration with the inputs' symbolic sizes kept as symbols, or replaced by numbers."""
 
 
 ALL = "all"
 
 
 def _inductor(name: str, optimization: LayoutOptimization = "default", **options: OptionValue) -> Configuration:
-    """A configuration of Inductor, whose name says whether model and input are given in channels_last."""
+    """Makes a configuration of Inductor; model and input are in channels_last if its name contains channels-last."""
     given: FormatChoice = "channels_last" if "channels-last" in name else "preserve"
     return Configuration(
         name=name,
@@ -64,7 +64,7 @@ DEFAULT_CONFIGURATIONS = (
     _inductor("inductor-freezing", freezing=True),
     _inductor("inductor-channels-last-freezing", freezing=True),
 )
-"""Tried if nothing else is asked for; in training, those that freeze the weights are left out."""
+"""The configurations that are tried by default; in training, the ones that freeze the weights are left out."""
 
 
 BUILTIN_CONFIGURATIONS = (
@@ -81,7 +81,7 @@ _BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFI
 ONCE_FOR_ALL_SIZES = msgspec.structs.replace(
     _BY_NAME[BASELINE], name=SYMBOLIC_SIZES, compile_arguments={"dynamic": True}
 )
-"""A model compiled once and called with several shapes: torch.compile makes the sizes that differ symbols."""
+"""The configuration of a model that is compiled once for several shapes: sizes that differ become symbols."""
 
 
 QUICK = "quick"
@@ -98,15 +98,15 @@ def choose_configurations(
     choice: str | Configuration | Iterable[str | Configuration], mode: Mode = "inference"
 ) -> tuple[Configuration, ...]:
     """
-    The configurations a user asked for.
+    Returns the configurations that a user asked for.
 
     Args:
         choice: ``"default"``, ``"all"``, ``"quick"``, one name, names separated by commas, a Configuration, or several
             of these.
-        mode: Freezing is for inference only, so these three words leave it out in training.
+        mode: Mode of the diagnosis. In training, the three sets leave out the configurations that freeze the weights.
 
     Raises:
-        UsageError: A name is not built in, nothing is left, or one name is given to two different configurations.
+        UsageError: A name is not built in, no configuration is left, or two different configurations have one name.
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
@@ -126,7 +126,7 @@ Following = Literal["nothing", "matrix_products", "all"]
 
 
 def what_follows(choice: object) -> Following:
-    """The further configurations that may be made of a user's choice: none if the user named configurations."""
+    """Decides which further configurations may be derived: nothing if the user named single configurations."""
     if choice == QUICK:
         return "matrix_products"
     return "all" if choice in ("default", "all") else "nothing"
@@ -140,14 +140,14 @@ LIBRARY_SWITCHES = (CUDNN_BENCHMARK,)
 
 def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str, Any]) -> tuple[Configuration, ...]:
     """
-    The configurations, with what is compiled compiled by AOTInductor, and beside them torch.compile's default.
+    Makes the compiled configurations use AOTInductor, and adds torch.compile's default.
 
     Args:
-        configurations: As from ``compiled_with``.
-        given: The arguments of torch.compile that they were made with.
+        configurations: The configurations as ``compiled_with`` returns them.
+        given: The user's arguments of torch.compile, which ``compiled_with`` was given.
 
     Raises:
-        UsageError: One has arguments of torch.compile that an exported program does not have.
+        UsageError: A configuration has an argument of torch.compile that an exported program cannot have.
     """
     default = next((one for one in configurations if one.name == BASELINE), compiled_with(_BY_NAME[BASELINE], given))
     chosen = [default]
@@ -167,10 +167,10 @@ def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str,
 
 def check_package(package: str | os.PathLike[str], mode: Mode, target: str | None) -> str:
     """
-    The file for a package, as text.
+    Returns the path of the file for a package, as text.
 
     Raises:
-        UsageError: It has another ending; or no package can be made in this mode, or for such a target.
+        UsageError: The path has another ending, or no package can be made in this mode or for a target.
     """
     path = os.fspath(package)
     cannot = f"cannot keep a package in {path!r}:"
@@ -184,7 +184,7 @@ def check_package(package: str | os.PathLike[str], mode: Mode, target: str | Non
 
 
 def name_without_cures(configuration: Configuration) -> str:
-    """The name of the configuration that one with cures was made of."""
+    """Returns the name of the configuration to which the cures were added."""
     name = configuration.name
     for cure in reversed(configuration.cures):
         name = name.removesuffix(f"+{cure.name}")

@@ -26,29 +26,31 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         id: Unique within its trial.
-        direction: The kind of change; ``none`` for one that moves data without changing the layout (1-D, a cast).
+        direction: The kind of change; ``none`` if data is moved but the layout does not change (1-D, a cast).
         seconds: Measured time in the profiled iteration.
         bytes_moved: Bytes read plus bytes written, without padding.
-        fused: True if the loop that makes it computes as well, so that it costs little of its own. A loop that only
-            moves is a conversion of its own, also where its kernel runs other loops.
-        bandwidth_share: Bytes per second reached over the device's copy bandwidth, 0 to 1 or a little above.
-        dtype: Element type before, such as ``"f32"``.
+        fused: Whether the loop that converts also computes, so that the conversion itself costs little. False for a
+            loop that only moves data, even if its kernel runs other loops, too.
+        bandwidth_share: Bytes moved per second divided by the device's copy bandwidth; 0 to 1 or a little above.
+        dtype: Element type before the conversion, such as ``"f32"``.
         graph: Name of the trial's graph that has ``node``.
-        port: Which tensor of that node was converted: ``input 0``, ``output 0``...; None if that is not certain.
-        target_dtype: Element type after, where a cast travels with the conversion; None if it stays the same.
-        cause: Why it is there, in words: whose line asked for it, or what needs the layout it makes.
+        port: The tensor of that node that was converted: ``input 0``, ``output 0``...; None if it is not certain.
+        target_dtype: Element type after the conversion if it also casts; None if the type stays the same.
+        cause: Cause of the conversion, in words: the line that asked for it, or the operation that needs its layout.
         purpose: ``gradient_strides`` if autograd copies a gradient into the strides of its parameter.
-        role: ``entry`` of a graph input, ``exit`` to the caller's strides, ``interior`` between; None if not known.
-        required_by: FX nodes that read the converted value and accept it in no other layout.
+        role: ``entry`` for a graph input, ``exit`` for a conversion to the caller's strides, ``interior`` for others;
+            None if not known.
+        required_by: FX nodes that read the converted value and accept no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
-        source_value: Inductor buffer or graph input that it was converted from.
+        source_value: Inductor buffer or graph input from which the value was converted.
         seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
-        count: The launches added up in this entry: more than 1 only if a table of totals was recorded.
-        confidence: Of a kernel on a GPU, what its direction and tensor rest on: ``shapes`` that the operation recorded,
-            the launch ``grid``, or the ``order`` of kernels alone; None elsewhere, and where only the name is known.
-        of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient.
-        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
-        step: In a recorded trace, the profiler's step it ran in, such as ``ProfilerStep#3``.
+        count: Number of launches that this entry adds up: more than 1 only if a table of totals was recorded.
+        confidence: Evidence for the direction and tensor of a kernel on a GPU: ``shapes`` that the operation recorded,
+            the launch ``grid``, or only the ``order`` of kernels; None elsewhere, and if only the name is known.
+        of_batch: True for an activation or its gradient, False for a weight or its gradient, as seen from the launch
+            grid alone; None if the grid does not decide.
+        exposed_seconds: Part of ``seconds`` in which nothing else ran on the device; only on a GPU.
+        step: Profiler step of a recorded trace in which the conversion ran, such as ``ProfilerStep#3``.
     """
 
     id: str
@@ -64,7 +66,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     tensor: TensorKind
     seconds: NonNegativeSeconds | None
     bytes_moved: Count | None
-    # Made by a factory, a default is written all the same: the contract names these.
+    # A default from a factory is written to JSON in spite of omit_defaults: the contract requires these fields.
     fused: bool = msgspec.field(default_factory=bool)
     stream: Integer | None = msgspec.field(default_factory=NoneType)
     start_seconds: Moment | None = msgspec.field(default_factory=NoneType)
@@ -88,28 +90,30 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rank(self) -> int | None:
-        """The number of dimensions of what it reads; None if not recorded."""
+        """Number of dimensions of the tensor that is read; None if not recorded."""
         return len(self.source.shape) if self.source is not None else None
 
 
 class RedundantPair(Record, frozen=True, kw_only=True):
     """
-    Two conversions that undo each other; times and bytes are of both together.
+    Two conversions that undo each other; times and bytes are sums over both.
 
     Attributes:
         kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
-        evidence: Whether the graph or the kernel list proves it.
-        first: Id of the conversion A to B.
-        second: Id of the conversion B to A.
-        between: Operations between the two, in order.
-        location: The user's line of the second one's operation, else of the first's.
-        module: Path of the nn.Module of the same.
-        proof: Why it may go: which consumers there are, and that nothing pins the layout between.
-        also: Ids of further conversions that go with the first one, such as the other branches of a concatenation.
+        evidence: Whether the graph or the kernel list proves the pair.
+        first: Id of the conversion from layout A to layout B.
+        second: Id of the conversion from layout B to layout A.
+        between: Operations between the two conversions, in order.
+        location: The user's line of the second conversion's operation; if not known, of the first conversion's.
+        module: Path of the nn.Module of the same operation.
+        proof: Why the pair may be removed: its consumers, and that no operation between requires the layout.
+        also: Ids of further conversions that undo the second one together with the first, such as the other branches
+            of a concatenation.
         seconds_source: Whether ``seconds`` was measured or estimated from bytes; None if there are no seconds.
-        confidence: In a recorded trace, what says that both convert the same value: ``shapes`` agree all along the way,
-            only the launch ``grid`` of both agrees, or nothing but the ``order`` of kernels; None elsewhere.
-        exposed_seconds: On a GPU, the part of ``seconds`` in which nothing else ran on the device.
+        confidence: Evidence in a recorded trace that both convert the same value: ``shapes`` if all shapes between them
+            agree, ``grid`` if only their launch grids agree, ``order`` if only the order of kernels is known; None
+            elsewhere.
+        exposed_seconds: Part of ``seconds`` in which nothing else ran on the device; only on a GPU.
     """
 
     kind: Literal["adjacent", "through"]

@@ -26,11 +26,12 @@ SCHEMA_VERSION = 1
 
 class Reproduction(Record, frozen=True, kw_only=True):
     """
-    What a reproducer did when it was run before it was handed out.
+    The result of running a reproducer before it was handed out.
 
     Attributes:
-        printed: What it printed; where it failed, the end of what it said of that.
-        reproduced: Whether conversions were as recorded, and the ratio not on the other side of 1; None if it failed.
+        printed: The text that the reproducer printed; if it failed, the end of its error output.
+        reproduced: Whether the conversions were as recorded and the ratio was on the same side of 1; None if the
+            reproducer failed.
     """
 
     printed: str
@@ -41,16 +42,16 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     """
     The whole record: environment, trials, comparison, findings, recommendation.
 
-    ``print(diagnosis)`` is the text report. In a notebook it shows as rich output.
+    ``print(diagnosis)`` prints the text report. A notebook shows a diagnosis as rich output.
 
     Attributes:
-        trials: One per configuration, in the order of the configurations.
-        findings: Sorted: most severe first, then by cost.
-        interrupted: Set if the diagnosis did not run to its end, with what stopped it.
-        accounts: The parts of the difference between the baseline and the recommended configuration, and if eager is
-            faster, that between it and eager.
+        trials: The trial of each configuration, in the order of the configurations.
+        findings: The findings, the most severe first; findings of one severity are sorted by cost.
+        interrupted: The reason why the diagnosis stopped early; None if it was finished.
+        accounts: The parts of the difference between the baseline and the recommended configuration; if eager is
+            faster than the baseline, also of the difference between the baseline and eager.
         reproduction: The result of running the reproducer; None if it was not run.
-        stage_seconds: How long each stage of the diagnosis took, in their order; empty if they were not timed.
+        stage_seconds: Time that each stage of the diagnosis took, in the order of the stages; empty if not timed.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -69,67 +70,67 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def is_recording(self) -> bool:
-        """Whether it rests on the file of one run, so that nothing was varied, timed or compared."""
+        """Whether the diagnosis is of the file of one run, so that no configurations were varied, timed or compared."""
         return self.subject.mode == "trace"
 
     @property
     def own_trials(self) -> tuple[Trial, ...]:
-        """The trials that have facts of their own: without those that are the same as another one."""
+        """The trials with facts of their own: without the trials that are the same as another trial."""
         return tuple(trial for trial in self.trials if trial.status != "same_as")
 
     @property
     def redundant_pairs(self) -> tuple[RedundantPair, ...]:
-        """The redundant pairs of all trials; those of trials that are the same as another one count once."""
+        """The redundant pairs of all trials; trials that are the same as another trial are left out."""
         return tuple(pair for trial in self.own_trials for pair in trial.redundant_pairs)
 
     @property
     def ratios(self) -> dict[str, Ratio]:
-        """The ratios to the baseline by configuration; empty if nothing was compared."""
+        """The ratios to the baseline by configuration; empty if no configurations were compared."""
         return {ratio.name: ratio for ratio in self.comparison.ratios} if self.comparison is not None else {}
 
     @property
     def compared_with(self) -> str | None:
-        """The configuration that ratios refer to; None if nothing was compared."""
+        """The configuration that ratios refer to; None if no configurations were compared."""
         return self.comparison.baseline if self.comparison is not None else None
 
     @property
     def speedup(self) -> Ratio | None:
-        """The recommended configuration's ratio to the baseline; None if that is recommended, or nothing is."""
+        """The recommended configuration's ratio to the baseline; None without one, or if it is the baseline."""
         return self.recommendation.speedup if self.recommendation is not None else None
 
     @property
     def without_freezing(self) -> WithoutFreezing | None:
-        """The best configuration without frozen weights; None if the recommended one freezes none."""
+        """The best configuration without frozen weights; None if the recommended one does not freeze the weights."""
         return self.recommendation.without_freezing if self.recommendation is not None else None
 
     @property
     def fastest(self) -> Trial | None:
-        """The recommended trial where there is one, else the fastest measured; None if nothing was measured."""
+        """The recommended trial if there is one, else the fastest measured trial; None if no trial was measured."""
         if self.recommended_name is not None:
             return self.find_trial(self.recommended_name)
         return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
 
     @property
     def baseline(self) -> Trial | None:
-        """The trial the ratios refer to; None if nothing was compared."""
+        """The trial that the ratios refer to; None if no configurations were compared."""
         return self.find_trial(self.compared_with)
 
     @property
     def baseline_name(self) -> str:
-        """The configuration that ratios refer to; torch.compile's default if nothing was compared."""
+        """The configuration that ratios refer to; torch.compile's default if no configurations were compared."""
         return self.compared_with or BASELINE
 
     @property
     def recommended_name(self) -> str | None:
-        """The configuration to use; None if none is recommended."""
+        """Name of the recommended configuration; None if there is no recommendation."""
         return self.recommendation.configuration if self.recommendation is not None else None
 
     def trial(self, name: str) -> Trial:
         """
-        The trial of that name.
+        Returns the trial with the given name.
 
         Raises:
-            UsageError: There is none.
+            UsageError: There is no such trial.
         """
         found = self.find_trial(name)
         if found is None:
@@ -138,29 +139,29 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return found
 
     def find_trial(self, name: str | None) -> Trial | None:
-        """The trial of that name; None if there is none, or no name."""
+        """Returns the trial with the given name; None if there is no such trial, or no name."""
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str | None) -> Trial | None:
-        """The trial that was measured for that name: itself, or the one it is the same as."""
+        """Returns the trial that was measured for a name: the trial itself, or the trial that it is the same as."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
     def save(self, path: str | Path) -> None:
-        """Writes the report, scrubbed as all are, in the format of the suffix, such as ``.json`` or ``.html``."""
+        """Writes the scrubbed report in the format of the path's suffix, such as ``.json`` or ``.html``."""
         reports_layer().save(self, path)
 
     def to_markdown(self) -> str:
-        """The report as GitHub Markdown."""
+        """Returns the report as GitHub Markdown."""
         return str(reports_layer().render(self, "markdown"))
 
     def to_html(self) -> str:
-        """The report as one HTML page that needs no network."""
+        """Returns the report as one HTML page that needs no network."""
         return str(reports_layer().render(self, "html"))
 
     def to_pandas(self, table: str = "trials") -> pandas.DataFrame:
         """
-        One table of the diagnosis as a DataFrame.
+        Returns one table of the diagnosis as a DataFrame.
 
         Args:
             table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
@@ -178,16 +179,16 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return str(reports_layer().one_line(self))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The report for a notebook: HTML, with the text report for frontends without it."""
+        """Returns the report for a notebook: HTML, and the text report for frontends without HTML."""
         return {"text/html": self._repr_html_(), "text/plain": str(self)}
 
     def _repr_html_(self) -> str:
-        """The short report as an HTML fragment, as notebooks show it."""
+        """Returns the short report as an HTML fragment for a notebook."""
         return str(reports_layer().render_fragment(self))
 
 
 def reports_layer() -> ModuleType:
-    """The upper layer, which a record reaches here alone, and only when a report is asked for."""
+    """Imports the package of reports. Records are below it, so they import it only here, when a report is needed."""
     from layoutdoctor import reports
 
     return reports

@@ -1,4 +1,4 @@
-"""GPUs that graphs can be lowered for where there is none."""
+"""GPUs for which graphs can be lowered on a machine without such a GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Gpu:
 
     Attributes:
         name: ``cuda:`` and the compute capability without its dot.
-        threads_per_multiprocessor: The most that are resident at once.
-        shared_bytes_per_block: The most that one block may ask for.
+        threads_per_multiprocessor: Largest number of threads that are resident at once.
+        shared_bytes_per_block: Largest shared memory that one block may request.
     """
 
     name: str
@@ -48,10 +48,10 @@ GPUS = (
 
 def find_gpu(name: object) -> Gpu:
     """
-    The GPU of that name.
+    Returns the GPU with the given name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such GPU.
     """
     for gpu in GPUS:
         if gpu.name == name:

@@ -1,4 +1,4 @@
-"""Graphs as the compiler had them: nodes, buffers, its decision about layouts, layout breakers."""
+"""Graphs as the compiler had them: nodes, buffers, Inductor's layout decision, layout breakers."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Decision(Record, frozen=True, kw_only=True):
     Attributes:
         applied: Whether layout optimization was on for this graph; None if it was not recorded.
         rule: Short name of the branch that decided, such as ``cpu-onednn`` or ``grouped-convolution``.
-        explanation: The same in our own words, with the numbers.
-        convolution_count: Convolutions in the graph (forward and backward ones).
-        channels_last_convolution_count: How many of them the compiler forced to channels-last.
-        deciding_nodes: The convolutions that vetoed; empty if no single node did.
+        explanation: Explanation of the rule in our own words, with the numbers.
+        convolution_count: Number of convolutions in the graph, forward and backward.
+        channels_last_convolution_count: Number of convolutions that the compiler forced to channels-last.
+        deciding_nodes: The convolutions because of which Inductor declined; empty if no single node decided.
         log: Torch's own log of the decision.
     """
 
@@ -80,14 +80,15 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         name: Unique within the graph.
         op: ``placeholder``, ``get_attr``, ``call_function`` or ``output``.
         target: The operator, such as ``aten.convolution.default``.
-        inputs: Names of the nodes whose values it reads, in argument order, repeated where read twice.
-        layout: Layout of its (first) result.
-        tensor: For a placeholder: what kind of tensor it is.
-        backward: True for an operation that autograd ran.
-        result_index: For a node that takes one result of another one: which.
-        uses_running_statistics: For a batch norm: whether it normalizes by fixed statistics; None for other operations.
+        inputs: Names of the nodes whose values it reads, in argument order; a node that is read twice is named twice.
+        layout: Layout of the node's only or first result.
+        tensor: The kind of tensor that a placeholder is; None for other nodes.
+        backward: Whether autograd ran the operation.
+        result_index: Index of the result that a ``getitem`` node takes from another node; None for other nodes.
+        uses_running_statistics: Whether a batch norm normalizes by fixed statistics; None for other operations.
         called: The function on the user's line, such as ``contiguous`` or ``conv2d``; None if not recorded.
-        is_called_directly: Whether the user's own line called it, not code of torch that it called; None if not known.
+        is_called_directly: Whether the user's own line called the operation; False if code of torch called it, None if
+            not known.
     """
 
     name: str
@@ -107,7 +108,7 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def base_name(target: str) -> str:
-    """The operator's name without namespace, overload and in-place underscore: ``aten.relu_.default`` is ``relu``."""
+    """Returns an operator's name without namespace, overload and underscore: ``relu`` for ``aten.relu_.default``."""
     if "getitem" in target:
         return "getitem"
     parts = target.removeprefix("torch.ops.").split(".")
@@ -117,15 +118,15 @@ def base_name(target: str) -> str:
 
 class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    How the loop that writes one buffer reads another one.
+    One read in the loop that writes a buffer.
 
     Attributes:
         name: The buffer or graph input that is read.
-        stride: By how many elements of it the read moves for one step in each dimension of the *written* buffer: its
-            layout as that buffer sees it. 0 in a dimension over which it is broadcast. None if the read follows no
-            such steps (an index table, a remainder, a symbolic size).
-        offset: Element at which the read starts, for the first element of the written buffer.
-        is_masked: Whether only some elements of the written buffer come from it, as in a concatenation.
+        stride: Elements by which the read moves for one step in each dimension of the *written* buffer; 0 in a
+            dimension over which it is broadcast. None if the read does not move in such steps (an index table, a
+            remainder, a symbolic size).
+        offset: Element that is read for the first element of the written buffer.
+        is_masked: Whether only some elements of the written buffer come from this read, as in a concatenation.
     """
 
     name: str
@@ -141,21 +142,22 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         name: Inductor's name, such as ``buf3``.
         layout: Layout in the generated code.
-        kernel: Name of the generated kernel, or of the external call, that writes it.
-        reads: Names of the buffers and graph inputs it is computed from.
-        is_extern: True if a library call (convolution, matrix product) writes it.
-        source_node: FX node whose value it holds, where that is one node.
-        accesses: How the loop that writes it reads other buffers; empty for an external call.
-        operations: The operations of that loop besides loads and stores; empty if it only moves elements.
-        is_reduction: Whether that loop reduces, so that reads and writes walk different dimensions.
-        is_removed: Whether fusion left it in registers, so that it is never written to memory.
-        is_output: Whether the graph returns it, or it is written into a tensor of the caller.
-        is_user_output: Whether the caller of the model sees it; False for what is only saved for the backward, None
-            where not known.
-        alias_of: The buffer whose memory it is a part of, such as the concatenation that it is written into.
-        offset: Element of that buffer at which it starts.
-        launch: Which launch of a generated kernel writes it, counted through the graph; None for a library call.
-        problem: Why its loop was not understood; None if it was.
+        kernel: Name of the generated kernel, or of the external call, that writes the buffer.
+        reads: Names of the buffers and graph inputs that the buffer is computed from.
+        is_extern: Whether a library call (convolution, matrix product) writes the buffer.
+        source_node: FX node whose value the buffer holds; None if it is not the value of one node.
+        accesses: The reads in the loop that writes the buffer; empty for an external call.
+        operations: The operations of the loop other than loads and stores; empty if the loop only moves elements.
+        is_reduction: Whether the loop reduces, so that reads and writes run over different dimensions.
+        is_removed: Whether fusion keeps the buffer in registers, so that it is never written to memory.
+        is_output: Whether the graph returns the buffer, or writes it into a tensor of the caller.
+        is_user_output: Whether the caller of the model gets the buffer; False if it is only saved for the backward,
+            None if not known.
+        alias_of: The buffer of whose memory this buffer is a part, such as the concatenation it is written into.
+        offset: Element of ``alias_of`` at which this buffer starts.
+        launch: Index of the launch that writes the buffer, among all launches of generated kernels in the graph; None
+            for a library call.
+        problem: Reason why the loop was not understood; None if it was understood.
     """
 
     name: str
@@ -183,10 +185,10 @@ class LayoutBreaker(Record, frozen=True, kw_only=True):
     An operation that ends a channels-last region, although the operations around it could run in channels-last.
 
     Attributes:
-        node: FX node, or eager operation, that returns another layout than it was given.
-        op: The operation, as a person calls it: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
-        reason: Why the layout is lost there, in words.
-        conversions: Ids of the conversions that this causes: out of the region, and back into it.
+        node: FX node, or eager operation, whose result has another layout than its input.
+        op: Usual name of the operation: ``instance_norm``, ``contiguous``, ``channel_shuffle``.
+        reason: Reason why the layout is lost there, in words.
+        conversions: Ids of the conversions that the operation causes: out of the region, and back into it.
     """
 
     node: str
@@ -207,17 +209,17 @@ class Graph(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Unique within the trial, such as ``graph 0`` or ``eager``.
-        decision: The decision card; None for eager and where nothing was recorded.
+        decision: Inductor's decision card; None for eager, and if no decision was recorded.
         conversions: The conversions that the graph itself proves.
-        graph_breaks: Breaks of the whole model, as dynamo counted them.
-        kernel_names: Generated kernels in the order of their definition.
-        output_names: Nodes the graph returns; in eager, those still held afterwards as well.
-        code_fingerprint: Hash of the generated code with names that differ by compile made equal.
-        kernel_sources: Generated kernels as they were handed to their compiler, by name; in recordings only.
-        hook_failure: The error of our own hooks, if there was one; the compile itself went on.
+        graph_breaks: Number of graph breaks of the whole model, as Dynamo counted them.
+        kernel_names: Names of the generated kernels in the order of their definition.
+        output_names: Nodes that the graph returns; in eager, also nodes whose results were still held afterwards.
+        code_fingerprint: Hash of the generated code, without names that differ from compile to compile.
+        kernel_sources: Source of each generated kernel, as its compiler got it, by name; in recordings only.
+        hook_failure: The error in our own hooks, None if there was no error; the compile itself continued.
         breakers: The operations at which a channels-last region ends without need.
-        not_understood: The parts of the graph that could not be followed, one line each: symbolic sizes, sub-graphs,
-            custom operations, sparse or complex tensors. Nothing is claimed about these.
+        not_understood: A line for each part of the graph that could not be followed: symbolic sizes, sub-graphs, custom
+            operations, sparse or complex tensors. No finding is about these parts.
     """
 
     name: str

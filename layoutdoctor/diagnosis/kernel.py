@@ -38,12 +38,12 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
-        seconds: Its time in a call; the median over several iterations of its share of the call.
-        op: ATen operation it ran in; None for a generated kernel.
+        seconds: Time of the kernel in a call, from the median of its share of the call over several iterations.
+        op: ATen operation that it ran in; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None if not known.
-        problem: The library's own description, such as ``mb4_ic64oc64_ih56...``.
-        implementation: The library's name of the code it chose, such as ``brg_conv_fwd:avx512_core``.
-        node: FX node, or eager operation, that ran it, where that is certain.
+        problem: The library's own description of the work, such as ``mb4_ic64oc64_ih56...``.
+        implementation: The library's name of the code that it chose, such as ``brg_conv_fwd:avx512_core``.
+        node: FX node, or eager operation, that ran it; None if it is not certain.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class Total(Record, frozen=True, kw_only=True):
     """
-    Kernels of a recorded trace or of an iteration on a GPU, added up.
+    A sum over kernels of a recorded trace or of an iteration on a GPU.
 
     Attributes:
-        kind: What they are added up by: ``possible`` by the names of those that may convert a layout, ``beside`` by the
-            work for convolutions that is neither convolving nor a layout conversion, ``moved`` by the work of others
-            that moves data for other reasons than layout.
-        library: Whose kernels they are; for ``kernel`` only, None if not known.
+        kind: The property by which kernels are added up. ``possible``: names of kernels that may convert a layout;
+            ``beside``: kinds of work for convolutions other than convolving and layout conversion; ``moved``: kinds of
+            other work that moves data for other reasons than its layout.
+        library: The library of the kernels; only for the kind ``kernel``, None if not known.
     """
 
     kind: TotalKind
@@ -81,15 +81,15 @@ class Total(Record, frozen=True, kw_only=True):
 
 class Creations(Record, frozen=True, kw_only=True):
     """
-    The primitives that oneDNN created, as its log has them.
+    The primitives that oneDNN created, as its log shows them; nested creations are left out.
 
     Attributes:
-        count: Creations of what was in no cache, those within another one left out.
-        distinct_count: The different primitives among them.
-        hit_count: Primitives that a cache had.
-        seconds: Time of all of these, of the look-ups in the cache as well.
-        longest: The primitive whose single creation took longest, with oneDNN's description of it.
-        longest_seconds: The time of that creation.
+        count: Creations of primitives that were in no cache.
+        distinct_count: Number of different primitives among these creations.
+        hit_count: Primitives that were found in a cache.
+        seconds: Time of all creations, including the look-ups that found a primitive in a cache.
+        longest: The primitive whose creation took longest, with oneDNN's description.
+        longest_seconds: Time of the longest creation.
     """
 
     count: Count
@@ -102,23 +102,23 @@ class Creations(Record, frozen=True, kw_only=True):
 
 class Waiting(Record, frozen=True, kw_only=True):
     """
-    What a recorded run waited for, or an iteration of a diagnosis.
+    The busy and idle time of a recorded run, or of an iteration of a diagnosis, and what the run waited for.
 
     Attributes:
-        span_seconds: From the first to the last that ran on the device; of all profiler steps, where those are longer.
-            In a diagnosis, a call in the timing rounds.
-        busy_seconds: In which a kernel or a copy ran on the device, the busiest of several.
-        device_count: Devices that something ran on.
-        collective_seconds: Kernels of NCCL and the like, which wait for other devices.
-        copy_seconds: Copies and fills by the device's own engines.
-        step_count: Profiler steps in which something ran on the device; None if none was recorded.
-        step_seconds: The median one.
-        conversion_bound_seconds: The most that the layout conversions counted, and the kernels that may convert a
-            layout, can cost in a step, or without steps in all: when nothing else ran. An upper bound: the host may
-            have been what the step waited for.
-        launch_lag_seconds: From a kernel's launch to its start, the median; None if launches were not recorded.
-        waits_for: ``device`` where that was busy nearly always, ``host`` where it was hardly busy, or mostly idle and
-            found its queue empty; None if neither can be said.
+        span_seconds: Time from the first start to the last end of work on the device, or of all profiler steps if that
+            is longer. In a diagnosis, time of a call in the timing rounds.
+        busy_seconds: Time in which a kernel or a copy ran on the device; if there are several, on the busiest device.
+        device_count: Number of devices that ran work.
+        collective_seconds: Time of collective kernels, such as NCCL's, which wait for other devices.
+        copy_seconds: Time of copies and fills by the device's own engines.
+        step_count: Number of profiler steps in which the device ran work; None if no steps were recorded.
+        step_seconds: Median time of a profiler step; None if no steps were recorded.
+        conversion_bound_seconds: Upper bound of the cost of layout conversions, and of kernels that may convert a
+            layout, in one step (in the whole run without steps): the time in which only such kernels ran. The real
+            cost is less if the step waited for the host.
+        launch_lag_seconds: Median time from a kernel's launch to its start; None if launches were not recorded.
+        waits_for: ``device`` if the device was busy nearly always; ``host`` if the device was hardly busy, or was idle
+            for much of the time and started kernels soon after their launch; None if neither is certain.
     """
 
     span_seconds: NonNegativeSeconds
@@ -135,29 +135,28 @@ class Waiting(Record, frozen=True, kw_only=True):
 
 class KernelSummary(Record, frozen=True, kw_only=True):
     """
-    What ran in one warm, profiled iteration, or in the whole of a recorded trace.
+    The kernels of one warm, profiled iteration, or of a whole recorded trace.
 
     Attributes:
-        count: Kernels in the list.
-        seconds: Sum of their times; not the wall time.
-        around_seconds: On a CPU, time within calls of a library but in none of its kernels; None if not recorded.
-        between_seconds: Time of a call in which no kernel runs, nor a library's call around its kernels; None if not
-            recorded.
+        count: Number of kernels.
+        seconds: Sum of the kernels' times; not the wall time.
+        around_seconds: Time on a CPU within calls of a library but outside its kernels; None if not recorded.
+        between_seconds: Time of a call in which neither a kernel nor a library's call runs; None if not recorded.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
-        share: ``conversion_seconds`` over ``seconds``; None if no kernel was recorded.
-        conversions: Every library conversion kernel and every oneDNN ``reorder``, also those of direction ``none``.
+        share: ``conversion_seconds`` divided by ``seconds``; None if no kernel was recorded.
+        conversions: Every library conversion kernel and every oneDNN ``reorder``, including direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The list itself, in order, of a trace its first 20,000; a file has it once for trials of the same code.
+        kernels: The kernels in order; for a trace, the first 20,000. A file has them once for trials of the same code.
         lacks: The facts that could not be recorded.
-        undecided_count: Kernels that may convert a layout, though nothing says so; in no other sum of conversions.
-        creations: In a log of oneDNN, what was created; None if the log has no line of a creation.
-        waiting: On a GPU, what a recorded trace or an iteration waited for; None elsewhere.
-        exposed_conversion_seconds: On a GPU, the part of ``conversion_seconds`` in which nothing else ran on the
-            device: what the run really waited for.
-        convolution_count: On a GPU, kernels that ran for a convolution, its conversions included; in a log of oneDNN,
-            those beside one.
-        convolution_seconds: Their time; None if not known.
-        totals: In a recorded trace and on a GPU, the kernels added up in several ways; longest first.
+        undecided_count: Kernels that may convert a layout, without certainty; no other sum of conversions has them.
+        creations: The primitives that were created, from a log of oneDNN; None if the log has no lines of creations.
+        waiting: Busy and idle time of a recorded trace or an iteration on a GPU; None elsewhere.
+        exposed_conversion_seconds: Part of ``conversion_seconds`` in which nothing else ran on the device, so that the
+            run had to wait for the conversions; only on a GPU.
+        convolution_count: Number of kernels on a GPU that ran for a convolution, including its conversions; in a log of
+            oneDNN, number of primitives that ran for a convolution.
+        convolution_seconds: Time of these kernels or primitives; None if not known.
+        totals: Sums over the kernels by several properties, in a recorded trace and on a GPU; longest first.
     """
 
     count: Count
@@ -183,7 +182,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all was recorded, and of each kernel it is known whether it converts a layout."""
+        """Whether all facts were recorded, and it is known for each kernel whether it converts a layout."""
         return not (self.lacks or self.undecided_count)
 
 

@@ -1,4 +1,4 @@
-"""A part of a record that is missing."""
+"""The missing part of a record, and why it is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LackPart = Literal[
     "conversions",
     "round_trips",
 ]
-"""Parts of a record. ``launched_kernels`` are kernels that were launched, of which the profiler recorded none."""
+"""Parts of a record. ``launched_kernels`` are kernels that were launched but that the profiler did not record."""
 
 
 class Lack(Record, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Lack(Record, frozen=True, kw_only=True):
     A part of a record that is missing.
 
     Attributes:
-        reason: Why, or what cannot be said without it, as reports print it.
+        reason: Why the part is missing, or what cannot be known without it, as reports print it.
     """
 
     part: LackPart

@@ -1,7 +1,7 @@
 """
-What a layout is: shape and stride of one tensor, the memory formats it satisfies, and the one that torch takes it for.
+A layout: shape and stride of one tensor, and the memory formats that it satisfies.
 
-Pure values, no torch; torch is the oracle in the tests.
+This module does not import torch; the tests compare its results with torch's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MemoryFormat = Literal["contiguous_format", "channels_last", "channels_last_3d"]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | str
-"""A size or stride: an integer, or the expression of a symbolic one, such as ``"s77"``; never a silent guess."""
+"""A size or stride: an integer, or the expression of a symbolic size, such as ``"s77"``; it is never guessed."""
 
 CHANNELS_LAST_BY_RANK: dict[int, MemoryFormat] = {4: "channels_last", 5: "channels_last_3d"}
 
@@ -27,8 +27,8 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         shape: Sizes, ``[N, C, H, W]`` and the like.
-        stride: Strides in elements; None if the layout is no strided one (a blocked oneDNN format) or not known.
-        memory_formats: Every memory format the layout satisfies; with size-1 dimensions it may be several.
+        stride: Strides in elements; None if the layout is not strided (a blocked oneDNN format) or not known.
+        memory_formats: Every memory format that the layout satisfies; with size-1 dimensions, these may be several.
         format: oneDNN's name of a blocked format, such as ``"aBcd16b"``; None for a strided layout.
     """
 
@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def element_count(self) -> int | None:
-        """How many elements the tensor has; None if a size is symbolic, or there are more than torch can count."""
+        """Number of elements of the tensor; None if a size is symbolic, or torch cannot count so many."""
         sizes = [size for size in self.shape if isinstance(size, int)]
         count = math.prod(sizes)
         return count if len(sizes) == len(self.shape) and count < 2**63 else None
@@ -55,23 +55,23 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def check_ranks(shape: Sequence[Size], stride: Sequence[Size] | None) -> None:
     """
-    Holds for every tensor in a record, so that a file that says otherwise is refused as it is decoded.
+    Checks that a tensor in a record has as many strides as sizes; the decoder refuses a file with another tensor.
 
     Raises:
-        ValueError: There are strides in another number of dimensions than sizes.
+        ValueError: The numbers of sizes and strides differ.
     """
     if stride is not None and len(stride) != len(shape):
         raise ValueError(f"strides in {len(stride)} and sizes in {len(shape)} dimensions, expected as many of each")
 
 
 def strided_layout(shape: Sequence[Size], stride: Sequence[Size]) -> Layout:
-    """The layout of a strided tensor, with every memory format it satisfies."""
+    """Returns the layout of a strided tensor, with every memory format that it satisfies."""
     return Layout(tuple(shape), tuple(stride), memory_formats_of(shape, stride))
 
 
 def blocked_layout(shape: Sequence[Size], tag: str) -> Layout:
     """
-    The layout of a tensor in one of oneDNN's blocked formats.
+    Returns the layout of a tensor in one of oneDNN's blocked formats.
 
     Args:
         tag: oneDNN's format tag, such as ``"aBcd16b"``.
@@ -81,14 +81,14 @@ def blocked_layout(shape: Sequence[Size], tag: str) -> Layout:
 
 def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[MemoryFormat, ...]:
     """
-    Every memory format that a strided layout satisfies, as ``Tensor.is_contiguous(memory_format=...)`` would say.
+    Finds every memory format that a strided layout satisfies, as ``Tensor.is_contiguous(memory_format=...)`` would say.
 
     Args:
-        shape: Sizes; symbolic ones are compared as expressions, so only what is certain is claimed.
+        shape: Sizes; symbolic sizes are compared as expressions, so that only certain formats are returned.
         stride: Strides in elements.
 
     Returns:
-        The formats in the order contiguous_format, channels_last, channels_last_3d; empty if none fits.
+        The formats in the order contiguous_format, channels_last, channels_last_3d; empty if no format fits.
 
     Source:
         ``c10/core/Contiguity.h`` and ``c10/core/MemoryFormat.h``, torch 2.13: strides of size-1 dimensions do not
@@ -105,15 +105,15 @@ def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[Me
 
 def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> MemoryFormat | None:
     """
-    The memory format that ATen takes a strided layout for, as ``Tensor.suggest_memory_format()`` of C++ would say.
+    Finds the memory format as which ATen treats a strided layout: the result of ``Tensor.suggest_memory_format()``.
 
-    It need not be one that the layout satisfies: strides of size-1 dimensions count here, and gaps do not.
+    The layout need not satisfy this format: the strides of size-1 dimensions count here, and gaps are allowed.
 
     Returns:
-        None for other than 4-D and 5-D ones, and where a size or stride is symbolic.
+        The format; None for a layout that is neither 4-D nor 5-D, and if a size or stride is symbolic.
 
     Source:
-        ``is_channels_last_strides_2d_s4`` and its like for 5-D, ``c10/core/MemoryFormat.h``, torch 2.13. Checked
+        ``is_channels_last_strides_2d_s4`` and the function for 5-D, ``c10/core/MemoryFormat.h``, torch 2.13. Checked
         against torch in tests/property.
     """
     rank = len(shape)
@@ -125,7 +125,7 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
         return "contiguous_format"
     least = 0
     for dimension in (1, *range(rank - 1, 1, -1), 0):
-        # A batch stride equal to that of the channels: one channel, or a slice, taken for contiguous.
+        # The batch stride equals the channels' stride: ATen treats one channel, or a slice, as contiguous.
         if steps[dimension] < least or (dimension == 0 and least == steps[1]):
             return "contiguous_format"
         least = steps[dimension] * max(sizes[dimension], 1)
@@ -133,7 +133,7 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
 
 
 def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Sequence[int]) -> bool:
-    """Whether strides are those of a dense tensor whose dimensions, slowest first, are in ``order``."""
+    """Whether the strides fit a dense tensor whose dimensions, slowest first, are in ``order``."""
     if any(size == 0 for size in shape) and order == range(len(shape)):
         return True  # torch calls a tensor without elements contiguous, but not channels_last
     expected: int | None = 1
@@ -148,7 +148,7 @@ def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Seq
 
 
 def known_numbers(layout: Layout | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Sizes and strides as whole numbers; None if one is symbolic or there are none."""
+    """Returns sizes and strides as whole numbers; None if one is symbolic, or the layout has no strides."""
     if layout is None or layout.stride is None:
         return None
     values = (*layout.shape, *layout.stride)
@@ -159,10 +159,10 @@ def known_numbers(layout: Layout | None) -> tuple[tuple[int, ...], tuple[int, ..
 
 def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ...] | None:
     """
-    The dimensions larger than one, slowest first: what has to differ for a layout conversion to move anything.
+    Returns the dimensions larger than one, slowest first; a conversion between equal orders moves no element.
 
     Returns:
-        Dimension numbers; None if a stride is symbolic, so that no order can be claimed.
+        Dimension numbers; None if a stride is symbolic, so that the order is not known.
     """
     pairs: list[tuple[int, int]] = []
     for dimension, (size, step) in enumerate(zip(shape, stride, strict=True)):
@@ -175,12 +175,12 @@ def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor in ``contiguous_format``."""
+    """Returns the strides of a dense tensor in ``contiguous_format``."""
     return dense_stride(shape, range(len(shape)))
 
 
 def dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor whose dimensions, slowest first, are in ``order``."""
+    """Returns the strides of a dense tensor whose dimensions, slowest first, are in ``order``."""
     stride = [0] * len(shape)
     step = 1
     for dimension in reversed(order):

@@ -1,4 +1,4 @@
-"""A policy: which configuration a model runs in, by the shapes of its inputs and the number of threads."""
+"""A policy chooses a model's configuration by the shapes of its inputs and the number of threads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Case(Record, frozen=True, kw_only=True):
     One kind of call, as it was diagnosed.
 
     Attributes:
-        shapes: Of every input tensor, in order.
-        thread_count: Threads inside one operation, on a CPU.
-        weight: How often this call comes, in comparison with the others.
+        shapes: Shape of every input tensor, in order.
+        thread_count: Threads inside one operation on a CPU; None on other devices.
+        weight: Frequency of this call in comparison with the other cases.
         baseline_seconds: Time of a call in the baseline.
-        ratios: To the baseline, of all configurations with right outputs that were measured.
-        use: The configuration that the diagnosis recommends; if nothing is certainly faster than the baseline, the best
-            single choice, unless it is slower than the baseline here.
+        ratios: Ratios to the baseline of all measured configurations with right outputs.
+        use: The configuration that the diagnosis recommends. If no configuration is certainly faster than the baseline,
+            the best single choice, unless that choice is slower than the baseline in this case.
     """
 
     shapes: tuple[tuple[Size, ...], ...]
@@ -35,15 +35,15 @@ class Case(Record, frozen=True, kw_only=True):
 
 class Policy(Record, frozen=True, kw_only=True):
     """
-    Which configuration to run a model in.
+    The configuration to use for each kind of call of a model.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
-        configurations: Those that the cases use, the best single choice and the baseline.
-        everywhere: The best single choice: the fastest over all cases of those that are certainly faster than the
-            baseline, for whoever wants only one.
-        how: Lines to paste, which choose by the shapes of a call's tensors. In training, or if one choice serves all
-            calls, those of the single choice; None for the baseline.
+        configurations: The configurations that the cases use, the best single choice and the baseline.
+        everywhere: The best single choice, for a user who wants only one configuration: the fastest over all cases,
+            among the configurations that are certainly faster than the baseline.
+        how: Lines to paste that choose by the shapes of a call's tensors. In training, or if all calls use one
+            configuration, the lines of the single choice; None for the baseline.
     """
 
     schema_version: int = POLICY_SCHEMA_VERSION
@@ -60,13 +60,13 @@ class Policy(Record, frozen=True, kw_only=True):
 
     def seconds_of(self, case: Case, name: str, *, at_most: bool = False) -> float | None:
         """
-        Time of a call in a configuration: the baseline's own, or that over the configuration's ratio.
+        Returns the time of a call in a configuration: the baseline's time divided by the configuration's ratio.
 
         Args:
-            at_most: Over the lower end of the ratio's interval.
+            at_most: Whether to divide by the lower end of the ratio's interval, not by its median.
 
         Returns:
-            None if it was not measured with right outputs.
+            The time; None if the configuration was not measured with right outputs.
         """
         if name == self.baseline:
             return case.baseline_seconds
@@ -76,14 +76,14 @@ class Policy(Record, frozen=True, kw_only=True):
 
     def seconds(self, name: str | None, *, at_most: bool = False) -> float | None:
         """
-        Time of all calls, each as often as its weight says.
+        Returns the time of all calls, each multiplied by its weight.
 
         Args:
-            name: One configuration for all calls, None for the one that each case uses.
-            at_most: As for ``seconds_of``.
+            name: One configuration for all calls; None to use the configuration of each case.
+            at_most: Whether to use the lower end of each ratio's interval, not its median.
 
         Returns:
-            None if it was not measured in every case.
+            The time; None if a configuration was not measured in every case.
         """
         weighted: list[float | None] = []
         for case in self.cases:

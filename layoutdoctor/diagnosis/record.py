@@ -6,15 +6,15 @@ from typing import Annotated
 
 import msgspec
 
-# What a saved file may hold in these fields is held by msgspec as it reads; the bounds keep sums of them finite.
+# msgspec checks these bounds when it reads a saved file; they keep sums of the values finite.
 NonNegativeSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
 Moment = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-"""Seconds from the start of the profiled iteration; what began before it is negative."""
+"""Seconds from the start of the profiled iteration; negative for an event that began before it."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]
-"""0 to 1; sums taken in another order may end a little above."""
+"""A share from 0 to 1; it may be a little above 1, because sums in another order are rounded differently."""
 Factor = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Magnitude = Annotated[float, msgspec.Meta(ge=0)]
 REPR_LENGTH = 200

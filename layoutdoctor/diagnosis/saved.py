@@ -1,4 +1,4 @@
-"""A diagnosis as a file, JSON or ``.json.gz``; one that contradicts itself is refused by the path of the field."""
+"""Loads a diagnosis from JSON or ``.json.gz``. A file that contradicts itself is refused; the error names the field."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.trial import Observed, Trial
 
 DEFAULT_MOST_BYTES = 8 << 30
-"""Unpacked bytes that are read of a trace without being asked for more: 8 GiB take a minute or two."""
+"""Default limit of the unpacked bytes of a trace: reading 8 GiB takes a minute or two."""
 
 DEFAULT_MOST_SAVED_BYTES = 128 << 20
-"""Bytes of a saved diagnosis that are read without being asked for more; the largest ones known have 15 MiB."""
+"""Default limit of the bytes of a saved diagnosis; the largest known diagnosis has 15 MiB."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Decoding raises these on data of another kind; the last one on JSON nested thousands deep."""
+"""Errors that decoding raises on data of another kind; RecursionError on JSON that is nested thousands deep."""
 
 _HEAD_BYTES = 1 << 16
 _LONGEST_REASON = 300
@@ -45,10 +45,10 @@ _LONGEST_REASON = 300
 
 def read_saved(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> bytes:
     """
-    The bytes of a file.
+    Reads the bytes of a file.
 
     Raises:
-        RecordError: It cannot be read, is no file, or has more bytes than that.
+        RecordError: The path cannot be read, is no file, or has more than ``max_bytes``.
     """
     cannot = f"cannot read {str(path)!r}:"
     try:
@@ -69,18 +69,18 @@ def read_saved(path: str | Path, max_bytes: int = DEFAULT_MOST_SAVED_BYTES) -> b
 
 def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
     """
-    Gzipped data, unpacked.
+    Unpacks gzipped data.
 
     Args:
-        cannot: The beginning of an error.
+        cannot: Beginning of the message of an error.
 
     Raises:
-        RecordError: The data are damaged, or have more bytes than that.
+        RecordError: The data are damaged, or have more than ``max_bytes`` unpacked.
     """
     unpacked = b""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            if int.from_bytes(data[-4:], "little") > max_bytes:  # the size as gzip states it: nothing is kept
+            if int.from_bytes(data[-4:], "little") > max_bytes:  # gzip's own size is too large: keep nothing
                 stream.seek(max_bytes + 1)
             else:
                 unpacked = stream.read(max_bytes + 1)
@@ -93,7 +93,7 @@ def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason that decoding failed, on one line of a bearable length."""
+    """Returns the reason why decoding failed, in one line of limited length."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = " ".join(str(error).split())
@@ -118,7 +118,7 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]:
-    """Settings that a configuration may not have, as it is applied to the reader's own model."""
+    """Yields the settings that a configuration may not have, because it is applied to the reader's own model."""
     for name, value in configuration.inductor_options.items():
         if not may_be_set(name, value):
             yield f"{place}.inductor_options sets {_shown(name)} to {_shown(str(value))}, expected {EXPECTED}"
@@ -132,7 +132,7 @@ def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]
 
 
 def problems_as_observed(place: str, trial: Observed) -> Iterator[str]:
-    """Contradictions within what was observed of the trial at that place of a file, and what it may not hold."""
+    """Yields the contradictions and the forbidden settings in an observed trial; ``place`` is its path in the file."""
     yield from _in_configuration(f"{place}.configuration", trial.configuration)
     yield from _repeated(f"{place}.graphs.name", [graph.name for graph in trial.graphs])
     for number, graph in enumerate(trial.graphs):
@@ -140,12 +140,12 @@ def problems_as_observed(place: str, trial: Observed) -> Iterator[str]:
 
 
 def problems_in_trial(place: str, trial: Trial) -> Iterator[str]:
-    """Contradictions within the trial that is at that place of a file."""
+    """Yields the contradictions within a trial; ``place`` is its path in the file."""
     yield from problems_as_observed(place, trial)
     listed = trial.kernel_summary.conversions
     ids = [one.id for part in (listed, *(graph.conversions for graph in trial.graphs)) for one in part]
     yield from _repeated(f"{place}, conversions: id", ids)
-    if trial.same_as is None:  # otherwise the pairs are those of the other trial
+    if trial.same_as is None:  # otherwise the pairs belong to the other trial
         of_pairs = [id for pair in trial.redundant_pairs for id in (pair.first, pair.second, *pair.also)]
         yield from _unknown(f"{place}.redundant_pairs", of_pairs, ids)
 
@@ -174,27 +174,27 @@ def _unknown(place: str, names: Iterable[str | None], known: Sequence[str]) -> I
 
 
 def _shown(name: str) -> str:
-    """A name as an error quotes it; a file may hold one of megabytes."""
+    """Quotes a name for an error and shortens it, because a name in a file may have megabytes."""
     return repr(name if len(name) <= 60 else f"{name[:57]}...")
 
 
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls, separators, marks of direction and characters without width; JSON escapes what is below a space."""
+"""Controls, separators, marks of direction and characters without width; JSON escapes the controls below a space."""
 
 
 def to_json(record: Record) -> bytes:
-    """A record as one line of JSON in which every character that acts on a terminal, or is not seen, is escaped."""
+    """Encodes a record as a line of JSON; invisible characters, and characters that control a terminal, are escaped."""
     text = msgspec.json.encode(record).decode()
     return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text).encode() + b"\n"
 
 
-_MOST_DIGITS = 9  # of a version that an error prints
+_MOST_DIGITS = 9  # digits of a version that an error prints
 
 
 class _Head(msgspec.Struct):
-    """The fields that say whether it is a diagnosis that can be read; a comparison has a kind."""
+    """The fields that show whether a file is a diagnosis that can be read; only a comparison has a ``kind``."""
 
     schema_version: int
     kind: str = ""
@@ -202,14 +202,14 @@ class _Head(msgspec.Struct):
 
 def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
     """
-    A diagnosis from its JSON; fields of later versions are ignored.
+    Decodes a diagnosis from JSON; fields of later versions are ignored.
 
     Args:
-        name: The words for it in an error, such as the file's name.
+        name: Name of the diagnosis in errors, such as the file's name.
 
     Raises:
-        RecordError: The data are no JSON, no diagnosis, one of a schema version that this version cannot read, or one
-            that contradicts itself.
+        RecordError: The data are no JSON or no diagnosis, or the diagnosis has another schema version or contradicts
+            itself.
     """
     data = data.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
     try:

@@ -1,7 +1,7 @@
 """
-What many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
+The time that many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
-Every sum is of whole nanoseconds, bytes or launches: added in any order it is the same to the bit.
+Every sum is of whole nanoseconds, bytes or launches, so that it is the same to the bit in any order.
 ``None`` means "not recorded", never zero.
 """
 
@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 
 Dimension = Literal["rule", "aside", "kernel", "operation", "module", "shape", "step", "device"]
 NOT_KNOWN = ""
-"""The name, in a sum, of what was not recorded."""
+"""The name, in a sum, of a value that was not recorded."""
 
 
 class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    The conversions of one file that have everything below in common.
+    The sum over the conversions of one file for which all fields up to ``is_counted`` are equal.
 
     Attributes:
-        step: The profiler's step they ran in.
-        rule: The rule that names them: of several, the one of the lowest code; None if none does.
-        kernel: Their kernel without what changes from version to version, such as ``cudnn::nchwToNhwcKernel``.
-        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; false if a rule names them
-            and they change no memory format, or may change none.
-        exposed_nanoseconds: In which nothing else ran on the device; None if that is not known.
+        step: The profiler step that they ran in.
+        rule: Code of the rule that names the conversions; if several rules do, the lowest code; None if no rule does.
+        kernel: Name of the kernel without the parts that change from version to version, such as
+            ``cudnn::nchwToNhwcKernel``.
+        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; False if a rule names them but
+            they change no memory format, or it is not certain that they do.
+        exposed_nanoseconds: The part of the time in which nothing else ran on the device; None if not known.
     """
 
     rule: str | None
@@ -63,13 +64,13 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Path below the folder that all files share; a member of an archive follows ``!``.
-        rank: Rank of the process that recorded the file; None if nothing says so.
-        file_bytes: Size on disk; of a packed file, its packed size.
-        failure: Why it could not be examined; None if it could.
-        conversion_nanoseconds: Time of the counted conversions: those of libraries, and eager copies.
-        exposed_nanoseconds: Part of that time in which nothing else ran on the device.
+        rank: Rank of the process that recorded the file; None if not known.
+        file_bytes: Size on disk; for a packed file, the packed size.
+        failure: Reason why the file could not be examined; None if it could.
+        conversion_nanoseconds: Time of the counted conversions: conversions by libraries, and eager copies.
+        exposed_nanoseconds: Part of ``conversion_nanoseconds`` in which nothing else ran on the device.
         undecided_nanoseconds: Time of kernels that may convert a layout; no other sum includes it.
-        findings: What the rules report, without evidence, which is in the file itself.
+        findings: The findings of the rules; their evidence is left out, because it is in the file itself.
     """
 
     name: str
@@ -92,10 +93,10 @@ class ScannedFile(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class ScannedRows(Record, frozen=True, kw_only=True):
     """
-    One file and its conversions: a line of what ``layoutdoctor scan --output FILE.jsonl`` writes.
+    One file and its conversions: a line of the file that ``layoutdoctor scan --output FILE.jsonl`` writes.
 
     Attributes:
-        fingerprint: What changes when the file does; None if nothing is to be resumed, or it is not known.
+        fingerprint: Text that changes when the file changes; None if it is not known, or the scan is not to be resumed.
     """
 
     layoutdoctor_version: str = __version__
@@ -105,7 +106,7 @@ class ScannedRows(Record, frozen=True, kw_only=True):
 
 
 class ScanTotal(Record, frozen=True):
-    """What rows add up to."""
+    """The sum of rows."""
 
     count: Count = 0
     nanoseconds: Count = 0
@@ -116,12 +117,13 @@ class ScanTotal(Record, frozen=True):
 
 class Scan(Record, frozen=True, kw_only=True):
     """
-    What many recorded runs lost to layouts.
+    The time that many recorded runs lost to layouts.
 
     Attributes:
-        files: Every file, those that could not be examined too, by name.
-        totals: Of each dimension, what each of its values adds up to, by name, of the conversions that are counted;
-            ``aside`` has by rule what is not counted. What was not recorded has the name ``""``.
+        files: Every file, including the files that could not be examined, sorted by name.
+        totals: Sums of the counted conversions by dimension, and by the name of each value of the dimension. The
+            dimension ``aside`` has the sums of conversions that are not counted, by rule. A value that was not
+            recorded has the name ``""``.
     """
 
     schema_version: Count = 1
@@ -144,7 +146,7 @@ class Scan(Record, frozen=True, kw_only=True):
 
 
 class ScanSum:
-    """Adds up files, in any order; memory grows with files and names, not with rows."""
+    """Adds up files, in any order; its memory grows with the numbers of files and names, not with the rows."""
 
     def __init__(self) -> None:
         self._files: list[ScannedFile] = []
@@ -164,7 +166,7 @@ class ScanSum:
                 seen.add(place)
 
     def result(self) -> Scan:
-        """The sum of everything so far."""
+        """Returns the sum of all files so far."""
         totals = {
             dimension: {name: ScanTotal(*amounts) for name, amounts in sorted(named.items())}
             for dimension, named in sorted(self._totals.items())
@@ -176,7 +178,7 @@ _NOTHING = [0] * len(ScanTotal.__struct_fields__)
 
 
 def _names_of(row: ScanRow, device_name: str | None) -> Iterable[tuple[Dimension, str]]:
-    """Where a row's amounts are added."""
+    """Yields the dimensions and names to which a row's amounts are added."""
     yield "rule" if row.is_counted else "aside", row.rule or NOT_KNOWN
     if row.is_counted:
         yield "kernel", row.kernel or NOT_KNOWN

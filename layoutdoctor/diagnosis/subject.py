@@ -1,4 +1,4 @@
-"""What was diagnosed, in which configurations, and where: subject, configuration, environment."""
+"""The subject of a diagnosis, its configurations, and the environment that it ran in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SourceLocation(Record, frozen=True, kw_only=True):
     Attributes:
         file: Path as Python reported it.
         line: Line number, from 1.
-        code: The text of that line; None if it was not recorded.
+        code: The text of the line; None if it was not recorded.
     """
 
     file: str
@@ -37,14 +37,14 @@ class SourceLocation(Record, frozen=True, kw_only=True):
 
 class Cure(Record, frozen=True, kw_only=True):
     """
-    A change of the model by public means, which a configuration makes in its copy.
+    A change of the model through public APIs, which a configuration makes in its copy of the model.
 
     Attributes:
-        name: Such as ``flat-conv3d``.
-        answers: Code of the finding that it answers, such as ``LD503``; None if no rule speaks of it.
-        modules: Paths of the modules that it changes; empty if it is about the model as a whole.
-        dtype: The dtype that it gives them; None if it leaves that alone.
-        how: The same change as lines to paste, of a model called ``model``.
+        name: Name of the change, such as ``flat-conv3d``.
+        answers: Code of the rule whose finding the change cures, such as ``LD503``; None if there is no such rule.
+        modules: Paths of the modules that it changes; empty if it changes the model as a whole.
+        dtype: The dtype to which the modules are converted; None if their dtype is kept.
+        how: Lines to paste that make the same change in a model called ``model``.
     """
 
     name: str
@@ -60,18 +60,20 @@ class Configuration(Record, frozen=True, kw_only=True):
 
     Attributes:
         backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
-        layout_optimization: ``default`` leaves torch's own default; None for eager.
-        model_format: Memory format given to the parameters and buffers of a copy, by rank (4-D and 5-D).
+        layout_optimization: Setting of Inductor's layout optimization; ``default`` keeps torch's own default. None for
+            eager.
+        model_format: Memory format given to the parameters and buffers of the model's copy, by rank (4-D and 5-D).
         input_format: Memory format given to the example inputs that are read as images, by rank.
-        input_uses: What each tensor of the example input is read as: ``images``; ``frames`` if it is a clip
-            ``[B, T, C, H, W]`` whose frames are read as images; or ``other``. Empty if not known: by rank.
-        compile_arguments: Arguments of ``torch.compile`` beside its options: ``mode``, ``dynamic``, ``fullgraph``.
+        input_uses: Use of each tensor of the example input: ``images``; ``frames`` for a clip ``[B, T, C, H, W]`` whose
+            frames are read as images; or ``other``. Empty if not known; the rank decides then.
+        compile_arguments: Arguments of ``torch.compile`` other than its options: ``mode``, ``dynamic``, ``fullgraph``.
         inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
-        cures: Changes of the model that it makes; what they are tried on is the configuration of the same name without
-            ``+CURE``.
-        library_switches: Switches of libraries under which it runs, such as ``cudnn.benchmark``; each is put back.
-        dynamic: Whether torch.compile is given the symbolic sizes of the inputs as such, as after
-            ``torch._dynamo.mark_dynamic``; None leaves that as the caller has it.
+        cures: Changes of the model that the configuration makes; the configuration without them has the same name
+            without ``+CURE``.
+        library_switches: Switches of libraries that are set while it runs, such as ``cudnn.benchmark``; they are reset
+            afterwards.
+        dynamic: Whether torch.compile keeps the symbolic sizes of the inputs symbolic, as after
+            ``torch._dynamo.mark_dynamic``; None leaves the inputs as the caller marked them.
         ahead_of_time: Whether the model is exported and compiled to a package by AOTInductor, not by torch.compile.
     """
 
@@ -99,10 +101,10 @@ class InputTensor(Record, frozen=True, kw_only=True):
     One tensor of the example input, as the caller gave it.
 
     Attributes:
-        stride: Strides in elements; None if it is no strided tensor.
-        memory_formats: Every memory format it satisfies.
-        name: Its parameter in the model's signature, or its key; None if not recorded.
-        symbolic: Dimensions that may have another size in another call: exported so, or marked with ``mark_dynamic``.
+        stride: Strides in elements; None if the tensor is not strided.
+        memory_formats: Every memory format that the tensor satisfies.
+        name: Name of the parameter in the model's signature, or the tensor's key; None if not recorded.
+        symbolic: Dimensions that may have another size in another call, by the export or by ``mark_dynamic``.
     """
 
     shape: tuple[Size, ...]
@@ -118,20 +120,22 @@ class InputTensor(Record, frozen=True, kw_only=True):
 
 class Subject(Record, frozen=True, kw_only=True):
     """
-    What was diagnosed.
+    The model or the recorded run that was diagnosed.
 
     Attributes:
         name: The target as the user named it (file name, class name), without folders.
-        mode: ``inference`` (eval, no gradients) or ``training`` (forward, backward of a scalar loss); ``trace``.
-        device: ``cpu``, ``cuda``; None if a trace does not say.
+        mode: ``inference`` (eval, no gradients), ``training`` (forward, backward of a scalar loss), or ``trace`` for a
+            recorded run.
+        device: Type of the device: ``cpu``, ``cuda``; None if a trace does not say.
         inputs: Every tensor of the example input, in order.
         model: Class name of the model; None for a function or a trace.
-        parameter_count: Elements in all parameters; None if there is no module.
-        convolution_module_count: nn.Conv* modules in the model; None if there is no module.
-        parameter_formats: How many 4-D and 5-D parameters are in each memory format, before any configuration. One that
-            satisfies several counts in the one that most others are in.
-        notes: Facts the reader should know ("was compiled already: the module inside was diagnosed").
-        target: The device that graphs were lowered for without its being there (``cuda:90``); None if it really ran.
+        parameter_count: Number of elements in all parameters; None if there is no module.
+        convolution_module_count: Number of nn.Conv* modules in the model; None if there is no module.
+        parameter_formats: Number of 4-D and 5-D parameters in each memory format, before any configuration. A parameter
+            that satisfies several formats counts for the format that most other parameters have.
+        notes: Facts that the reader should know ("was compiled already: the module inside was diagnosed").
+        target: Device for which graphs were lowered although the machine does not have it (``cuda:90``); None if the
+            model really ran.
     """
 
     name: str
@@ -148,21 +152,22 @@ class Subject(Record, frozen=True, kw_only=True):
 
 class Environment(Record, frozen=True, kw_only=True):
     """
-    The machine and versions a verdict is true on.
+    The machine and the versions for which a verdict is true.
 
     Attributes:
-        torch: torch's version; None in a trace that does not say.
+        torch: Version of torch; None if a trace does not say.
         platform: Operating system, its release, and the processor family.
         cuda: Version of the CUDA (or ROCm) runtime that torch was built with.
         compiler: The C++ compiler that Inductor used on a CPU.
-        thread_count: Threads torch used inside one operation, on a CPU.
-        onednn_isa: The instruction set oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
+        thread_count: Number of threads that torch used inside one operation, on a CPU.
+        onednn_isa: The instruction set that oneDNN reported, such as ``"Intel AVX-512 with Intel DL Boost"``.
         device_name: Name of the GPU, or of the processor.
-        clock_hertz: The clock of the GPU's processors when this was recorded.
-        clock_limits: The reasons that this clock was low, such as ``the power cap``.
-        settings: torch settings and environment variables that bear on layouts, as they stood.
-        command: The command line, without folders; None from Python.
-        copy_bandwidth_bytes_per_second: Bytes read plus bytes written in copying a large tensor; None if not measured.
+        clock_hertz: Clock of the GPU's processors when the environment was recorded.
+        clock_limits: Reasons why the clock was low, such as ``the power cap``.
+        settings: Values of the torch settings and environment variables that influence layouts.
+        command: The command line, without folders; None if Python code started the diagnosis.
+        copy_bandwidth_bytes_per_second: Bytes read plus bytes written per second while a large tensor is copied; None
+            if not measured.
     """
 
     torch: str | None

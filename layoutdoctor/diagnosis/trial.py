@@ -1,4 +1,4 @@
-"""One configuration: how it ended, what was measured, whether its outputs are right."""
+"""The trial of one configuration: how it ended, its times, and whether its outputs are right."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ FailureCause = Literal["out_of_memory", "refused_view"]
 
 class Failure(Record, frozen=True, kw_only=True):
     """
-    Why a configuration has no result.
+    The failure because of which a configuration has no result.
 
     Attributes:
         kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
         message: One line: the exception's class and text.
-        log: The rest that may help, such as the last lines of the traceback; None if there is nothing more.
+        log: Further text that may help, such as the last lines of the traceback; None otherwise.
         location: The user's line that ran last; None if not known.
-        cause: A cause that there is an answer to: memory ran out, or ``.view`` met strides that it cannot express.
+        cause: A cause for which there is a remedy: memory ran out, or ``.view`` met strides that it cannot express;
+            None for any other cause.
     """
 
     kind: str
@@ -43,10 +44,11 @@ class Rounds(Record, frozen=True, kw_only=True):
     The times of one trial as they were taken.
 
     Attributes:
-        round_seconds: The least of each turn's calls, in round order, in the process that compiled the configuration.
-        compile_seconds: Wall time of the first call, compiling included; None for eager.
-        peak_memory_bytes: Most bytes of tensors alive above the start of an iteration (device memory on a GPU).
-        calls_per_round: Calls in each turn.
+        round_seconds: Time of the fastest call of each round, in order, in the process that compiled the configuration.
+        compile_seconds: Wall time of the first call, including the compile; None for eager.
+        peak_memory_bytes: Peak bytes of live tensors in an iteration, minus the bytes at its start (device memory on a
+            GPU).
+        calls_per_round: Number of calls in each round.
         first_round: Index, from 0, of the baseline's round in which this trial's first round was timed.
         starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
     """
@@ -61,11 +63,11 @@ class Rounds(Record, frozen=True, kw_only=True):
 
 class Measurement(Rounds, frozen=True, kw_only=True):
     """
-    The times of one trial, and what follows from them.
+    The times of one trial, and the time of a call that follows from them.
 
     Attributes:
-        median_seconds: Time of one call as every report shows it: the baseline's while the machine was fast, and for
-            any other trial the baseline's time over the trial's ratio.
+        median_seconds: Time of one call, as every report shows it. The baseline's time is measured while the machine
+            was fast; the time of any other trial is the baseline's time divided by the trial's ratio.
     """
 
     median_seconds: PositiveSeconds
@@ -73,22 +75,25 @@ class Measurement(Rounds, frozen=True, kw_only=True):
 
 class Equivalence(Record, frozen=True, kw_only=True):
     """
-    Whether a configuration computes what the model computes.
+    The comparison of a configuration's outputs with the model's own outputs.
+
+    The worst tensor is the output or gradient whose error is the largest share of its own tolerance.
 
     Attributes:
         status: ``equal``, ``different`` or ``not_checked``.
-        max_abs_error: Largest difference of one value from the reference, in the worst tensor: the one whose error is
-            the largest share of what is allowed there.
+        max_abs_error: Largest difference of one value of the worst tensor from the reference.
         relative_error: Root mean square error of the worst tensor, divided by the root mean square of the reference's
-            values; if nothing but rounding is left of a sum whose terms cancel, by eager's own error. No unit.
-        eager_relative_error: The same of the model in eager, in its own dtype and format: the yardstick. None if eager
-            itself is the reference.
-        tolerance: The largest ``relative_error`` allowed there; None if eager is too far off to tell.
-        reference: ``float64`` eager; ``float32`` for half precision on a GPU; ``eager float32`` and the like if nothing
-            more exact ran.
-        detail: Why it was not checked, or which tensor is the worst and by how much it differs.
-        gradients_checked: Whether parameter gradients were compared as well.
-        output_layouts_differ: Whether they satisfy other memory formats than eager's on the caller's input.
+            values. If the values are sums that cancel to nothing but rounding errors, divided by eager's own error.
+        eager_relative_error: The ``relative_error`` of the model in eager, in its own dtype and format, with which a
+            configuration's error is compared. None if eager itself is the reference.
+        tolerance: The largest ``relative_error`` allowed for the worst tensor; None if eager's own error is too large
+            to judge.
+        reference: ``float64`` for eager in float64; ``float32`` for half precision on a GPU; ``eager float32`` and the
+            like if no more exact run was possible.
+        detail: Reason why the outputs were not checked, or the worst tensor and its difference.
+        gradients_checked: Whether parameter gradients were compared, too.
+        output_layouts_differ: Whether the outputs satisfy other memory formats than eager's outputs for the caller's
+            input.
     """
 
     status: Literal["equal", "different", "not_checked"]
@@ -104,12 +109,12 @@ class Equivalence(Record, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float | None:
-        """The error as reports show it: relative, else the largest difference; None if there is neither."""
+        """The error as reports show it: the relative error if known, else the largest difference, else None."""
         return self.max_abs_error if self.relative_error is None else self.relative_error
 
 
 class GradientLayout(Record, frozen=True, kw_only=True):
-    """A parameter whose gradient came with other strides."""
+    """A parameter whose gradient has other strides than the parameter."""
 
     parameter: str
     layout: Layout
@@ -117,7 +122,7 @@ class GradientLayout(Record, frozen=True, kw_only=True):
 
 
 class TracedTensor(Record, frozen=True, kw_only=True):
-    """A tensor that a traced model is given; its strides in elements."""
+    """A tensor that a traced model reads; its strides are in elements."""
 
     shape: tuple[Count, ...]
     stride: tuple[Count, ...]
@@ -127,12 +132,12 @@ class TracedTensor(Record, frozen=True, kw_only=True):
 
 class TracedModel(Record, frozen=True, kw_only=True):
     """
-    The model as torch.compile traced it, in one graph that needs nothing but torch.
+    The model as torch.compile traced it, in one graph that needs only torch.
 
     Attributes:
-        text: Torch's own text of the graph, a function ``forward`` of ``self``, weights and inputs in this order.
-        weights: Parameters and buffers.
-        inputs: All other tensors it reads.
+        text: Torch's own text of the graph: a function ``forward`` of ``self``, the weights and the inputs.
+        weights: Parameters and buffers, in the order of the arguments.
+        inputs: All other tensors that the graph reads, in the order of the arguments.
     """
 
     text: str
@@ -145,17 +150,20 @@ class Observed(Record, frozen=True, kw_only=True):
     One configuration as it was observed.
 
     Attributes:
-        status: ``same_as`` where the options or the generated code equal another trial's: it is measured there.
-        graphs: Every compiled graph; for eager the recorded operations as one.
-        recompile_count: Compiles beyond the first of the same code, during this trial.
-        graph_break_reasons: Dynamo's reasons, one line each.
-        notes: Facts about this trial the reader should know.
-        lacks: The parts of its record that are missing.
-        ran_as_eager: Whether it was to be compiled, and torch.compile lowered no graph.
-        recompile_reasons: Dynamo's reasons for compiling again, one line each.
-        gradient_layouts: In training, every parameter whose gradient has other strides than itself.
-        is_static: True if the graphs were lowered for a device that was not there, so that nothing ran.
-        traced: The model's text, with the default configuration only; None if it needs more than torch.
+        status: End of the trial; ``same_as`` if its options or generated code equal another trial's, so that only the
+            other trial was measured.
+        same_as: Name of the other trial if ``status`` is ``same_as``, else None.
+        graphs: Every compiled graph; for eager, the recorded operations as one graph.
+        recompile_count: Number of compiles of code that had been compiled before, during this trial.
+        graph_break_reasons: Dynamo's reasons for graph breaks, one line each.
+        notes: Facts about this trial that the reader should know.
+        lacks: The missing parts of the trial's record.
+        ran_as_eager: Whether the trial was meant to be compiled, but torch.compile lowered no graph.
+        recompile_reasons: Dynamo's reasons for recompilations, one line each.
+        gradient_layouts: In training, every parameter whose gradient has other strides than the parameter.
+        is_static: Whether the graphs were lowered for a device that was not there, so that nothing ran.
+        traced: The model as torch.compile traced it; None for all configurations but the default one, and if the graph
+            needs more than torch.
     """
 
     configuration: Configuration
@@ -192,22 +200,23 @@ class Observed(Record, frozen=True, kw_only=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether its outputs were compared with the reference, and equal it."""
+        """Whether the outputs were compared with the reference and are equal."""
         return self.equivalence is not None and self.equivalence.status == "equal"
 
     @property
     def is_wrong(self) -> bool:
-        """Whether its outputs were compared with the reference, and differ."""
+        """Whether the outputs were compared with the reference and differ."""
         return self.equivalence is not None and self.equivalence.status == "different"
 
 
 class Trial(Observed, frozen=True, kw_only=True):
     """
-    One configuration as it was observed, and what follows from that.
+    One configuration as it was observed, and the facts that were derived from the observation.
 
     Attributes:
-        graphs: With the conversions and breakers that were found in them.
-        kernels: The kernel list; where ``status`` is ``same_as``, that of the other trial, as the pairs are.
+        graphs: The graphs, with the conversions and layout breakers that were found in them.
+        kernels: The kernels; if ``status`` is ``same_as``, of the other trial.
+        redundant_pairs: The redundant pairs; if ``status`` is ``same_as``, of the other trial.
     """
 
     measurement: Measurement | None = None
@@ -216,12 +225,12 @@ class Trial(Observed, frozen=True, kw_only=True):
 
     @property
     def kernel_summary(self) -> KernelSummary:
-        """The kernels; if they were not recorded, a summary without kernels that says so."""
+        """The kernels; a summary without kernels if they were not recorded."""
         return self.kernels or NO_KERNELS
 
     @property
     def kernel_seconds(self) -> float | None:
-        """The sum of the times of its kernels; None if it was not recorded."""
+        """Sum of the times of the kernels; None if they were not recorded."""
         return self.kernel_summary.seconds
 
     @property
@@ -231,16 +240,16 @@ class Trial(Observed, frozen=True, kw_only=True):
 
     def compile(self, model: Callable[..., object]) -> Callable[..., object]:
         """
-        The model prepared the way this trial ran it, ready to call.
+        Prepares a model in the way in which this trial ran its model.
 
         Args:
             model: An nn.Module or a function. It is not changed: a module is copied.
 
         Returns:
-            A callable that converts its inputs and calls the (compiled) copy.
+            A callable that converts its inputs and calls the copy, which is compiled unless the trial is eager.
 
         Raises:
-            UsageError: The trial is a recorded one, which names no way to compile.
+            UsageError: The trial was recorded elsewhere, so that the way to compile is not known.
         """
         from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
 

@@ -1,1 +1,1 @@
-"""Many recordings: which there are, who examines them, and what they add up to."""
+"""Examines many recordings: finds them, examines each, and adds up the results."""

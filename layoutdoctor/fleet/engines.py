@@ -1,7 +1,8 @@
 """
 Examines many files in this process, a pool of processes, a Dask cluster, or any executor of ``concurrent.futures``.
 
-Dask replaces a lost worker itself. If a process of a local pool is killed, its files are examined again, each alone.
+Dask replaces a lost worker itself. If a process of a local pool is killed, the files that were under way are examined
+again, one after the other.
 
 Source:
     ``concurrent.futures`` for executors and broken pools; Dask's documentation for ``Client.get_executor``.
@@ -55,11 +56,13 @@ def examined(
     sources: Sequence[Source], *, jobs: int, scheduler: str | None, executor: Executor | None
 ) -> Iterator[Iterator[Result]]:
     """
-    The results of all sources, each as it ends: by an executor if one is given, else a Dask cluster, else this machine.
+    Yields the results of all sources, each result when it is ready.
+
+    An executor examines the sources if one is given, else a Dask cluster if one is given, else this machine.
 
     Args:
-        jobs: Processes of this machine; 1 is this one.
-        scheduler: Address of Dask's.
+        jobs: Number of processes on this machine; 1 means this process alone.
+        scheduler: Address of Dask's scheduler.
 
     Raises:
         UsageError: The cluster cannot be used.
@@ -85,7 +88,7 @@ def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
             try:
                 return (yield from _results(pool, sources, most, cancels=False))
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # what is under way is not waited for
+                shutil.rmtree(folder, ignore_errors=True)  # files under way are not waited for
                 raise
 
         left = list(sources)
@@ -100,9 +103,9 @@ def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
 
 
 def _begin(folder: str) -> None:
-    """A process of the pool puts its copies of files into the scan's folder, and outlives neither scan nor folder."""
+    """Makes a process of the pool copy files into the scan's folder, and end with the scan or the folder."""
     tempfile.tempdir = folder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scan gets it too, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scan gets the signal, too, and ends this process
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -124,13 +127,14 @@ def _results(
     executor: Executor, sources: Sequence[Source], most_waiting: int, *, cancels: bool = True
 ) -> Generator[Result, None, _Left]:
     """
-    Each result as it ends.
+    Yields each result when it is ready.
 
     Args:
-        cancels: Whether what waits is cancelled at an interruption; a pool whose processes end then fails at it.
+        cancels: Whether waiting sources are cancelled at an interruption; False for a pool whose processes end then,
+            because such a pool fails when it cancels.
 
     Returns:
-        Of an executor that broke: the sources that were handed out, and those that were not.
+        The sources that were lost because the executor broke, and the sources that were not yet submitted.
     """
     left, lost = list(reversed(sources)), list[Source]()
     running: dict[Future[list[ScannedRows]], Source] = {}
@@ -162,13 +166,14 @@ def _results(
 @contextlib.contextmanager
 def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     """
-    The executor of a Dask cluster, and how many threads its workers have.
+    Yields the executor of a Dask cluster, and the number of threads of its workers.
 
     Args:
-        address: Of the scheduler, such as ``tcp://10.0.0.1:8786``.
+        address: Address of the scheduler, such as ``tcp://10.0.0.1:8786``.
 
     Raises:
-        UsageError: Dask is not installed, no scheduler answers, it has no workers, or they have another layoutdoctor.
+        UsageError: Dask is not installed, no scheduler answers, the scheduler has no workers, or the workers have
+            another version of layoutdoctor.
     """
     try:
         import distributed
@@ -176,7 +181,7 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         raise UsageError("cannot use --scheduler: Dask is not installed; pip install 'layoutdoctor[fleet]'") from error
     shown = _without_user(address)
     try:
-        distributed.comm.resolve_address(address)  # one that is none would leave a half-made client behind
+        distributed.comm.resolve_address(address)  # Client() would leave an unfinished client behind if it is invalid
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""One recorded run of many: read, examined, judged by the rules, and reduced to what can be added up."""
+"""Examines one recorded run of many: reads it, applies the rules, and reduces the result to numbers for a sum."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MOST_LACKS = 5
 
 def examine_source(source: Source) -> list[ScannedRows]:
     """
-    The results of a source: one for a file, one for each trace of an archive, and one for each table of a text.
+    Examines a source: one result for a file, one for each trace of an archive, and one for each table of a text.
 
-    Raises nothing, whatever a file holds: ``failure`` is set in the result instead.
+    This function raises no error, whatever a file contains: it sets ``failure`` in the result instead.
     """
     if source.failure is not None:
         return [failed(source.name, source.failure)]
@@ -46,7 +46,7 @@ def examine_source(source: Source) -> list[ScannedRows]:
                 found.append(failed(name, f"it cannot be read: {said_by(error)}"))
             else:
                 found += _examined(name, path, source.max_bytes)
-    except Exception as error:  # so has each kind of archive
+    except Exception as error:  # each kind of archive has exceptions of its own
         what = "the archive" if is_archive(source.path) else "it"
         found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
     if not found and source.is_named:
@@ -66,7 +66,7 @@ def _examined(name: str, path: Path, max_bytes: int) -> list[ScannedRows]:
         return [failed(name, said_by(error), size)]
     except MemoryError:
         return [failed(name, "there is not enough memory to examine it", size)]
-    except Exception as error:  # an error of layoutdoctor costs this file, not the others
+    except Exception as error:  # an error of layoutdoctor must not stop the other files
         return [failed(name, f"layoutdoctor failed: {first_line(error)}; please report it", size)]
 
 
@@ -77,7 +77,7 @@ def _of_recording(name: str, recording: Recording, size: int | None) -> ScannedR
 
 
 def failed(name: str, why: str, size: int | None = None) -> ScannedRows:
-    """The row of a file that could not be examined."""
+    """Makes the result of a file that could not be examined."""
     return scrub(ScannedRows(file=ScannedFile(name=name, file_bytes=size, failure=str(printable(why)))))
 
 
@@ -117,7 +117,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """One row for each group of equal conversions, with their sums: those that are counted or named by a rule."""
+    """Adds up equal conversions, one row for each group; only conversions that are counted or that a rule names."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}
@@ -157,7 +157,7 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
 
 
 def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
-    """By stream and start, which no two kernels of a device share, the device that ran it."""
+    """Returns the device of each kernel by stream and start; no two kernels of a device are equal in both."""
     if not recording.iterations:
         return {}
     kernels = recording.iterations[0].events.kernels
@@ -166,5 +166,5 @@ def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
 
 
 def _ns(seconds: float | None) -> int | None:
-    """Whole nanoseconds, as they were recorded."""
+    """Converts seconds back to the whole nanoseconds that were recorded."""
     return None if seconds is None else round(seconds * NANOSECONDS_PER_SECOND)

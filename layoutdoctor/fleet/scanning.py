@@ -1,4 +1,4 @@
-"""``scan``: many recorded runs, each examined once, what they add up to, and the files that take their conversions."""
+"""Scans many recorded runs: examines each once, adds up the results, and writes the conversions to files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _logger = logging.getLogger("layoutdoctor")
 _ROWS_PER_GROUP = 100_000
 _BYTES_WORTH_A_POOL = 20 << 20
 RESULTS = "files.jsonl"
-"""In the folder of ``resume``: the same lines as of an output that ends in .jsonl."""
+"""Name of the file in the folder of ``resume``. Its lines are the same as in an output that ends in .jsonl."""
 
 
 def scan(
@@ -49,26 +49,29 @@ def scan(
     """
     Examines many recorded runs and adds up what they lost to layouts.
 
-    Any order and any engine give the same result to the bit.
+    The result is the same to the bit for any order of files, on this machine, a cluster or another executor.
 
     Args:
         paths: Files, folders, archives, patterns, and any URL of fsspec.
-        pattern: Of the names to take in folders and archives; by default ``*.json``, ``*.json.gz`` and ``*.sqlite``.
-        rank_regex: Finds the rank in a file's name below the common folder, as its first group. Without it the name
-            says the rank, else the trace itself, else the folder.
-        max_bytes: How many bytes of a file to read at the most, after unpacking.
-        jobs: Processes of this machine; None for one for each processor, if the files are large enough to pay for
-            their start. A script that asks for more than one must guard its entry with ``if __name__ == "__main__":``.
-        scheduler: Address of a Dask scheduler whose workers examine in place of this machine; they open the paths.
-        executor: Any other that runs functions elsewhere.
-        resume: A folder that keeps each file's result as it ends; a file that this version examined and that did not
-            change since is not examined again.
-        listener: Gets what was found in each file as it ends, and how many there are in all, as far as is known: the
-            traces in an archive are counted when it is opened.
+        pattern: Pattern of the file names to take in folders and archives; None for the usual names of traces and,
+            if a folder has no such file, of tables, logs and reports.
+        rank_regex: Regular expression whose first group is the rank in a file's name below the common folder. None to
+            find the rank in the name, else in the trace itself, else in the folder.
+        max_bytes: Largest number of unpacked bytes to read of a file.
+        jobs: Number of processes on this machine; None for one process per processor if the files are large enough
+            that this saves time. A script that asks for more than one process must guard its entry with
+            ``if __name__ == "__main__":``.
+        scheduler: Address of a Dask scheduler whose workers examine the files in place of this machine. The workers
+            must be able to open the paths.
+        executor: Any other executor that runs functions elsewhere.
+        resume: A folder in which each result is kept when it is ready. A file is not examined again if this version
+            has examined it before and it has not changed.
+        listener: Function that is called with each result when it is ready, and with the number of files so far known.
+            The number of traces in an archive is known only when the archive has been examined.
 
     Raises:
         UsageError: There is nothing to scan, or the cluster or the folder cannot be used. A file that cannot be
-            examined raises nothing: it is in ``failed``, with the reason.
+            examined is no error: it is in ``Scan.failed``, with the reason.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"cannot scan with {jobs} processes: expected 1 or more")
@@ -113,7 +116,7 @@ def scan(
 
 def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
     """
-    The results of earlier scans in a file, by fingerprint, and a function that keeps further ones in it.
+    Reads the results of earlier scans from a file, by fingerprint; returns also a function that adds to the file.
 
     Raises:
         UsageError: The file holds something else, or cannot be written.
@@ -139,14 +142,14 @@ def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
                 found.setdefault(rows.fingerprint, []).append(rows)
         keep = lines_file(path)
         keep([rows for of_file in found.values() for rows in of_file])
-    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, a folder in a thousand others
+    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path; a folder in a thousand other folders
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot resume from {str(path.parent)!r}: {reason}; name another folder") from error
     return found, keep
 
 
 def _known_bytes(sources: Sequence[Source]) -> float:
-    """Total size on disk; infinity if a source is a URL."""
+    """Returns the total size of the sources on disk; infinity if a source is a URL."""
     total = 0.0
     for path in {source.path for source in sources}:
         if "://" in path:
@@ -157,7 +160,7 @@ def _known_bytes(sources: Sequence[Source]) -> float:
 
 
 def lines_file(path: Path) -> Add:
-    """Writes each file with its rows as a line of JSON that can be read at once; the first replaces an old file."""
+    """Returns a function that writes each result as a line of JSON; its first call replaces an old file."""
     is_begun = False
 
     def add(found: Sequence[ScannedRows]) -> None:
@@ -172,10 +175,10 @@ def lines_file(path: Path) -> Add:
 @contextlib.contextmanager
 def parquet_file(path: Path) -> Iterator[Add]:
     """
-    Writes rows as files end; the file is there once the block ends.
+    Yields a function that writes the rows of results; the file appears when the ``with`` block ends.
 
-    Each row has the file's name, rank and device, the step, device index, rule, owner, kernel, op, module, shape and
-    direction, whether it is counted, and count, seconds, exposed_seconds and bytes.
+    Each row has the columns of ``_TABLE``: the file's name, rank and device; the step, device index, rule, owner,
+    kernel, op, module, shape and direction; whether it is counted; count, seconds, exposed_seconds and bytes.
 
     Raises:
         UsageError: PyArrow is not installed.
@@ -230,4 +233,4 @@ _TABLE: dict[str, tuple[type, Callable[[ScannedFile, ScanRow], object]]] = {
     "exposed_seconds": (float, lambda file, row: _seconds(row.exposed_nanoseconds)),
     "bytes": (int, lambda file, row: row.bytes_moved),
 }
-"""The columns of the Parquet file: the type of each, and its value."""
+"""The columns of the Parquet file: the type of each column, and the function that returns its value."""

@@ -1,8 +1,8 @@
 """
-The files of a scan: files, folders, patterns, archives, and anything that fsspec has a URL for.
+Finds and opens the files of a scan: files, folders, patterns, archives, and URLs of fsspec.
 
-Only folders are opened to find them, so that ten thousand files are listed in seconds. A path that cannot be listed is
-a source as well, with the reason: no file is dropped silently.
+Only folders are opened to find the files, so that ten thousand files are listed in seconds. A path that cannot be
+listed becomes a source with the reason as its ``failure``: no file is dropped silently.
 
 Source:
     fsspec's documentation for URLs; ranks in names: the file names of the traces in public profiler repositories.
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     Opened = Callable[[], contextlib.AbstractContextManager[IO[bytes]]]
 
 TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite", "dedicated_log_torch_trace_*.log*")
-"""Names taken in folders and archives if no pattern is given; a file that is named itself is always examined."""
+"""Names to take in folders and archives if no pattern is given; a file that the user names is always examined."""
 
 _RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")
-"""Names taken if there is none of the others: any text may be called so, and a report may be beside its export."""
+"""Names to take if no other file is found: any text may have such a name, and a report may be beside its export."""
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
@@ -53,16 +53,16 @@ _COPY_BYTES = 1 << 20
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The place of a recorded run or of an archive of runs; small, so that it can be sent to a worker.
+    The place of a recorded run or of an archive of runs; it is small, so that it can be sent to a worker.
 
     Attributes:
-        path: A local path, absolute, or a URL.
-        name: Its name in reports, unique in the scan.
-        patterns: Names to take in an archive.
-        max_bytes: How much of a trace to read, unpacked.
-        is_named: Whether the user named it, so that an archive without traces is worth a word.
-        failure: Why it cannot be examined; None if no reason is known.
-        fingerprint: What changes when it does; None if nothing is to be resumed, or it is not known.
+        path: An absolute local path, or a URL.
+        name: Name of the source in reports, unique in the scan.
+        patterns: Patterns of the names to take in an archive.
+        max_bytes: Largest number of unpacked bytes to read of a trace.
+        is_named: Whether the user named this path; an archive without traces is reported only then.
+        failure: Reason why the source cannot be examined; None if no reason is known.
+        fingerprint: Text that changes when the file changes; None if it is not known, or the scan is not to be resumed.
     """
 
     path: str
@@ -78,14 +78,15 @@ def find_sources(
     paths: Sequence[str | os.PathLike[str]], *, pattern: str | None = None, max_bytes: int = DEFAULT_MOST_BYTES
 ) -> tuple[Source, ...]:
     """
-    The recorded runs and archives that paths lead to, each once, in the order of their names.
+    Finds the recorded runs and archives that paths lead to, each once, in the order of their names.
 
     Args:
         paths: Files, folders, archives, patterns with ``*``, ``?`` or ``[``, and URLs of all of these.
-        pattern: Of the names to take in folders and archives; ``TRACE_PATTERNS`` by default, else tables and logs.
+        pattern: Pattern of the names to take in folders and archives; None for ``TRACE_PATTERNS`` and, if a path has
+            no such file, for tables, logs and reports.
 
     Raises:
-        UsageError: There is nothing in any of them.
+        UsageError: No path leads to a recorded run or an archive.
     """
     patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
     nothing = f"there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
@@ -99,7 +100,7 @@ def find_sources(
     whole = [source.path.split("/")[:-1] for source in found.values() if source.failure is None]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*whole, strict=False))
     common = "".join(f"{parts[0]}/" for parts in shared)
-    common = "" if FOLDER_OF_HOMES.fullmatch(common[:-1]) else common  # else names would begin with those of users
+    common = "" if FOLDER_OF_HOMES.fullmatch(common[:-1]) else common  # otherwise names would begin with a user's name
     named = [
         msgspec.structs.replace(
             source,
@@ -166,12 +167,12 @@ def _whole_path(files: Any, path: str) -> str:
 
 
 def said_by(error: Exception) -> str:
-    """The reason that an exception gives, whatever file system or archive raises it."""
+    """Returns the reason that an exception of any file system or archive gives."""
     return getattr(error, "strerror", None) or text_of(error).partition("\n")[0].rstrip(":") or type(error).__name__
 
 
 def fingerprint_of(source: Source) -> str | None:
-    """The name of a source, its size and the time of its last change; None if no time of change is known."""
+    """Returns a source's name, size and time of its last change as one text; None if the time is not known."""
     try:
         files, inner = _file_system(source.path)
         entry = files.info(inner)
@@ -185,13 +186,14 @@ def fingerprint_of(source: Source) -> str | None:
 # ---------------------------------------------------------------------------------------------- ranks
 def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | None]:
     """
-    Finds the rank of a file by its name, else by the trace, else by the folder.
+    Makes a function that finds the rank of a file in its name, else in the trace, else in the names of its folders.
 
     Args:
-        rank_regex: Finds the rank in a source's whole name, as its first group; then the folder does not count.
+        rank_regex: Regular expression whose first group is the rank in a source's whole name; folders do not count
+            then.
 
     Raises:
-        UsageError: It is no regular expression with a group.
+        UsageError: ``rank_regex`` is no regular expression with a group.
     """
     try:
         pattern = None if rank_regex is None else re.compile(rank_regex)
@@ -217,14 +219,14 @@ def _number(match: re.Match[str] | None) -> int | None:
     return int(groups[0]) if groups and groups[0].isdecimal() and int(groups[0]) < _LARGEST_RANK else None
 
 
-# ---------------------------------------------------------------------------------------------- their bytes
+# ---------------------------------------------------------------------------------------------- the bytes of sources
 def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
     """
-    The recorded runs of a source as files of this machine, one for each trace of an archive.
+    Makes the recorded runs of a source available as local files, one file for each trace of an archive.
 
     Yields:
-        A name and a function for each file. The function returns a path: of the file, or of a copy that is deleted
-        when the next file is copied. It raises what the file system or the archive raises.
+        A name and a function for each file. The function returns the path of the file, or of a copy that is deleted
+        when the next file is copied. It raises the errors of the file system or the archive.
     """
     if _URL.match(source.path) is None and not is_archive(source.path):
         yield source.name, lambda: Path(source.path)
@@ -259,24 +261,24 @@ def _members_of_zip(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
 
 
 def _members_of_tar(stream: IO[bytes]) -> Iterator[tuple[str, Opened]]:
-    """In the order of the archive: a packed one is not unpacked once more for each member."""
+    """Yields the members in the order of the archive, so that a packed archive is unpacked only once."""
     with tarfile.open(fileobj=stream, tarinfo=_TarMember) as archive:
         for entry in archive:
             if entry.isfile():
                 yield entry.name, partial(archive.extractfile, entry)  # type: ignore[misc]  # a file has content
         if archive.fileobj is not None:
-            archive.fileobj.read(_COPY_BYTES)  # to the end, where packed data have their check sum
+            archive.fileobj.read(_COPY_BYTES)  # reads to the end, where packed data have their check sum
 
 
 class _TarMember(tarfile.TarInfo):
-    """A member; ``tarfile`` takes a damaged one for the end of the archive."""
+    """A member that raises an error if it is damaged; ``tarfile`` takes a damaged member for the archive's end."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
         try:
             return super().fromtarfile(archive)
         except tarfile.HeaderError as error:
-            if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):  # its end
+            if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):  # the end of the archive
                 raise
             raise tarfile.ReadError(f"what follows its first {format_bytes(archive.offset)} is damaged") from error
 

@@ -1,4 +1,4 @@
-"""``scrub`` removes from a record who ran it and where; ``redact`` also the user's own names and all free text."""
+"""``scrub`` removes user and machine from a record; ``redact`` also removes the user's own names and free text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Surroundings", "known_surroundings", "redact", "scrub"]
 
 
 def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
-    """A scrubbed record in which the user's own names are pseudonyms, and free text is left out."""
+    """Scrubs a record, replaces the user's own names by pseudonyms, and leaves out free text."""
     from layoutdoctor.privacy import redaction  # late: few commands redact
 
     return redaction.redact(record, surroundings)

@@ -1,6 +1,8 @@
 """
-The machine that a report comes from, and absolute paths in text made short: relative to the project, from
-``site-packages`` on, or the file's own name. POSIX and Windows paths alike, as a trace comes from elsewhere.
+Finds the names of this machine and its user, and shortens absolute paths in text.
+
+A path becomes relative to the project, or begins at ``site-packages``, or is reduced to the file's own name. POSIX and
+Windows paths are both shortened, because a trace may come from another machine.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 SECRET_NAME = r"(?:TOKEN(?!IZ)|SECRET|PASS|PWD|KEY|CREDENTIAL|COOKIE|AUTH(?!OR)|DSN|PAT(?![A-Z]))"
-"""The name of a variable that holds a secret has this in it; in capitals, as such names are."""
+"""A part of the name of a variable that holds a secret; in capitals, because such names are in capitals."""
 
 _SECRET_VARIABLE = re.compile(SECRET_NAME, re.IGNORECASE)
 # A path or a plain word, such as the name of a helper, is no secret in itself.
@@ -44,11 +46,11 @@ class Surroundings:
 
 
 def known_surroundings() -> Surroundings:
-    """The surroundings of this process."""
+    """Finds the surroundings of this process."""
     user = directory = None
-    with contextlib.suppress(Exception):  # a user id without a name raises differently by version and system
+    with contextlib.suppress(Exception):  # the error for a user id without a name depends on version and system
         user = getpass.getuser()
-    with contextlib.suppress(OSError):  # it may have been removed
+    with contextlib.suppress(OSError):  # the folder may have been removed
         directory = os.getcwd()  # noqa: PTH109 - it is compared as a string
     home, host = os.path.expanduser("~"), socket.gethostname()  # noqa: PTH111 - Path.home() raises where there is none
     secrets = {
@@ -68,24 +70,24 @@ def known_surroundings() -> Surroundings:
 @functools.cache
 def listed(name: str) -> frozenset[str]:
     """
-    A list of words from a file beside this one.
+    Reads a list of words from a file beside this module.
 
     Args:
-        name: ``common_names`` of accounts and hosts; ``setting_words``, the values of settings; ``exported_operations``
-            of ONNX.
+        name: ``common_names`` for names of accounts and hosts, ``setting_words`` for values of settings, or
+            ``exported_operations`` for operations of ONNX.
     """
     return frozenset((resources.files("layoutdoctor.privacy") / f"{name}.txt").read_text(encoding="utf-8").split())
 
 
 def is_common(name: str) -> bool:
-    """Whether a login or host name says nothing about anybody: an account of many machines, or a word of the field."""
+    """Whether a login or host name identifies nobody: many machines have this account, or it is a technical word."""
     return name.lower() in listed("common_names") or _NUMBERED.fullmatch(name) is not None
 
 
 PATH = "<path>"
 
 _CHARACTER = r"[^\s\"'`<>|;,:()\[\]{}\\*?]"
-# Before an absolute path; after a letter, ")" or "." a slash belongs to a ratio or a relative path.
+# The text before an absolute path. A slash after a letter, ")" or "." belongs to a ratio or a relative path.
 _BEFORE = (
     r"(?:^|(?<=[\s\"'`(\[{,;=:|!@])|(?<=[\s\"'`]-[A-Za-z])|(?<=^-[A-Za-z])|(?<=-isystem)"
     r"|(?<=[)\]}>*])(?=/(?:home|Users|root|tmp|var|mnt|private|Volumes|scratch)/))"
@@ -99,7 +101,7 @@ _FOLDER_OF_WINDOWS = r"(?:[^\\/\n\"'`<>|:;,*?]+[\\/]+)*"
 _WINDOWS = re.compile(
     rf"(?<![A-Za-z0-9\\])(?:\\\\+[?.]\\+)?(?:[A-Za-z]:[\\/]+|\\\\+[\w.-]+\\+(?=[\w$])){_FOLDER_OF_WINDOWS}{_CHARACTER}*"
 )
-# The whole text is a path, so that its folders may have spaces in them.
+# A text that is one path as a whole; only then may its folders have spaces in their names.
 _WHOLE = re.compile(r"(?:/|~[\w.-]*/|[A-Za-z]:[\\/]|\\\\)(?:(?! [-/~]|\.\w+\s)[^\n\"'`<>|:;,()\[\]{}*?])*\.\w{1,12}")
 _IN_HOME = re.compile(r"((?<![/\\])[/\\]+(?:home|Users|users)[/\\]+)(?![\\/<])([^/\\\s\"'`<>:;,()\[\]]+)")
 _CACHE_FOLDER = re.compile(r"\b(torchinductor_|pytest-of-)(?!<)[\w.-]+")
@@ -115,7 +117,7 @@ _OPERATION = re.compile(r"(?:/[\w.]+)+/([A-Za-z]+)(?:_\d+)?(?:_output_\d+)?")
 
 
 class PathShortener:
-    """Makes the absolute paths in texts short."""
+    """Shortens the absolute paths in texts."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._user = surroundings.user if surroundings.user and not is_common(surroundings.user) else None
@@ -126,7 +128,7 @@ class PathShortener:
         self._project = project if project and not holds_homes else None
 
     def in_text(self, text: str) -> str:
-        """The text with its absolute paths made short."""
+        """Returns the text with its absolute paths shortened."""
         if _MAY_HOLD_PATH.search(text) is None:
             return text
         if _WHOLE.fullmatch(text):
@@ -169,7 +171,7 @@ class PathShortener:
 
 
 def _is_path(path: str) -> bool:
-    """Whether it is a path in a file system, not one step of a scope, nor the name of an operation of ONNX."""
+    """Whether a text is a path in a file system; steps of a scope and names of ONNX's operations are not."""
     if path == "/root" or path[:1] != "/":
         return True
     parts = [part for part in path.split("/") if part]

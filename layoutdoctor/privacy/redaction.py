@@ -1,10 +1,11 @@
 """
-``redact``: the user's own names become pseudonyms, and free text is left out.
+Replaces the user's own names in a record by pseudonyms, and leaves out free text.
 
-It goes by the field. Names of modules, files, classes, operators, nodes, kernels and configurations are replaced, each
-by one pseudonym in the whole record, so that conversions, nodes and findings still point at each other. Layouts, sizes,
-versions and fixed words stay, and so do names of torch and of known libraries. Any other text, and that of a field that
-is added tomorrow, is left out. A pseudonym is a number, as a hash could be guessed back with a list of likely names.
+The field decides about a text. Names of modules, files, classes, operators, nodes, kernels and configurations are
+replaced, each by one pseudonym in the whole record, so that conversions, nodes and findings still refer to each other.
+Layouts, sizes, versions, fixed words, and names of torch and of known libraries are kept. Any other text is left out,
+including the text of fields that are added later. A pseudonym is a number, because a hash could be found again with a
+list of likely names.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ _FIELDS = {
     "command": r"Environment.command",
 }
 """
-What each field holds; one that is in none of these holds free text. ``#key`` stands for the keys of a mapping, alone
-for those of one that is no part of a record: the names of targets.
+The kind of text in each field; a field that is not listed holds free text. ``FIELD#key`` means the keys of a mapping.
+``#key`` alone means the keys of a mapping outside a record: the names of targets.
 """
 _KIND_OF = {kind: re.compile("|".join(fields.split())) for kind, fields in _FIELDS.items()}
 
 
 @functools.cache
 def _kind_of(place: str) -> str | None:
-    """What the texts at a place are; names of modules if they are in no record."""
+    """Returns the kind of the texts at a place: None for free text, ``module`` for texts outside a record."""
     field = place.replace(" ", "#")
     return next((kind for kind, fields in _KIND_OF.items() if fields.fullmatch(field)), None) if place else "module"
 
@@ -97,17 +98,17 @@ _UNKNOWN_LIBRARIES = (None, "custom", "inductor")
 
 def redact(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
     """
-    A scrubbed record in which the user's own names are pseudonyms, and free text is left out.
+    Scrubs a record, replaces the user's own names by pseudonyms, and leaves out free text.
 
     Args:
-        surroundings: Those of this process if None.
+        surroundings: The names and folders to remove; None for the surroundings of this process.
     """
     record = scrub(record, surroundings)
     return rewrite_record(record, _Redactor(record).rewrite)
 
 
 class _Redactor:
-    """The pseudonyms of one record, which is read as a whole first, for the names that are not the user's."""
+    """Replaces the names in one record; first reads the whole record to find the names that are not the user's."""
 
     def __init__(self, record: object) -> None:
         self._pseudonyms: dict[tuple[str, str], str] = {}
@@ -138,10 +139,10 @@ class _Redactor:
         rewrite_record(record, self._note)
 
     def _note_public(self, record: msgspec.Struct) -> None:
-        """Kernels of libraries and rules of our own, and totals that are called after a module."""
+        """Notes the names of libraries' kernels and of our own rules, and the totals that have the name of a module."""
         if isinstance(record, Kernel) and record.library not in _UNKNOWN_LIBRARIES:
             self._public |= {record.name, record.problem or "", record.implementation or ""}
-            self._public.add(f"{record.name} {record.implementation}")  # as an account names it
+            self._public.add(f"{record.name} {record.implementation}")  # the kernel's name in an account
         elif isinstance(record, Conversion) and record.owner == "library":
             self._public.add(record.kernel or "")
         elif isinstance(record, Finding) and re.fullmatch(r"LD\d{3}", record.code):
@@ -160,7 +161,7 @@ class _Redactor:
         return text
 
     def rewrite(self, text: str, place: str) -> str:
-        """The text that takes the place of another one."""
+        """Returns the text that replaces the text at a place."""
         kind = _kind_of(place)
         if not text or kind == "kept" or text == LEFT_OUT:
             return text
@@ -168,7 +169,7 @@ class _Redactor:
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken:
-            return name  # redacted before, or called so by the user: no other name gets its number
+            return name  # it was redacted before, or the user chose this name: no other name gets its number
         key = (kind, name)
         while key not in self._pseudonyms:
             self._numbers[kind] = self._numbers.get(kind, 0) + 1
@@ -188,7 +189,7 @@ class _Redactor:
         )
 
     def _file(self, path: str) -> str:
-        """The number of a file is that of its name alone: ``model.py`` and ``models/model.py`` are taken for one."""
+        """Replaces a file's name. Folders are ignored: ``model.py`` and ``models/model.py`` get the same pseudonym."""
         name = path.replace("\\", "/").rsplit("/", 1)[-1]
         suffix = _SUFFIX.search(name)
         end = suffix.group() if suffix is not None else ""
@@ -223,7 +224,7 @@ class _Redactor:
         return self._module(name) if name in self._modules else self._operator(name)
 
     def _evidence(self, text: str) -> str:
-        """A name that the record has elsewhere; anything else is a figure or a sentence."""
+        """Replaces a name that the record also has elsewhere; any other text is left out, as a figure or a sentence."""
         for kind in ("name", "kernel"):
             if (kind, text) in self._pseudonyms:
                 return self._kernel(text) if kind == "kernel" else self._pseudonyms[kind, text]

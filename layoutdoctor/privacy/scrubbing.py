@@ -1,7 +1,7 @@
 """
-``scrub`` removes from a record who ran it and where. ``docs/privacy.md`` lists what is removed and what is kept.
+Removes from a record all that identifies its user and machine.
 
-Every string of a record is looked at, whatever its field is called.
+``docs/privacy.md`` lists what is removed and what is kept. Every string of a record is checked, in fields of any name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from layoutdoctor.privacy.paths import (
 
 if TYPE_CHECKING:
     Rewrite = Callable[[str, str], str]
-    """From a string and its place (``"Finding.message"``) to the string that takes its place."""
+    """A function of a string and its place (``"Finding.message"``) that returns the string to replace it."""
 
 AnyRecord = TypeVar("AnyRecord")
 """A record, or a tuple, list or dict of records and texts."""
@@ -35,21 +35,21 @@ AnyRecord = TypeVar("AnyRecord")
 TOKEN = "<token>"
 _PLACEHOLDER = "(?:path|home|user|host|token|email|ip|mac|set)"
 _MOST_PASSES = 5
-"""A text left by one rule may be known to another one; most texts are done after the first pass."""
+"""Largest number of passes: the result of one rule may match another rule. Most texts need only one pass."""
 _SHORTEST_NAME = 4
-"""Shorter names of users and hosts are parts of other words too often."""
+"""Least length of a user or host name that is removed; shorter names occur in other words too often."""
 _SETTING_PART = re.compile(r"[\s,;:=+|]+")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)*(?:e[-+]?\d+)?[kmg]?(?:ib|b|s|ms|us)?(?:-\d+)*", re.IGNORECASE)
 
 
 def scrub(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRecord:
     """
-    A record without home directories, user and host names, environment values, secrets, addresses and absolute paths.
+    Removes home directories, names of users and hosts, environment values, secrets, addresses and absolute paths.
 
-    Scrubbing twice is scrubbing once. Numbers, codes, layouts and the words of fixed lists are never touched.
+    Scrubbing a record a second time changes nothing. Numbers, codes, layouts and words of fixed lists never change.
 
     Args:
-        surroundings: Those of this process if None.
+        surroundings: The names and folders to remove; None for the surroundings of this process.
     """
     return rewrite_record(record, _Scrubber(surroundings or known_surroundings()).rewrite)
 
@@ -61,7 +61,7 @@ class _Scrubber:
         self._rules: list[tuple[re.Pattern[str], str]] = [
             (re.compile(re.escape(secret)), TOKEN) for secret in surroundings.secrets
         ]
-        # As whole words, the longest first: a host is often called after its user.
+        # Names are removed as whole words, the longest first, because a host is often named after its user.
         self._names = [
             (re.compile(rf"(?<![A-Za-z0-9_])(?!(?<=<){_PLACEHOLDER}>){re.escape(name)}(?![A-Za-z0-9_])"), replacement)
             for name, replacement in sorted(names, key=lambda entry: -len(entry[0]))
@@ -95,9 +95,9 @@ def _setting(value: str) -> str:
     return value if known and len(value) <= 200 else "<set>"
 
 
-# ---------------------------------------------------------------------------------------------- the walk
+# ---------------------------------------------------------------------------------------------- all strings of a record
 def rewrite_record(record: AnyRecord, rewrite: Rewrite) -> AnyRecord:
-    """The record with every string rewritten; a part without changed strings stays the same object."""
+    """Returns the record with every string rewritten; a part without changed strings stays the same object."""
     new: AnyRecord = _rewritten(record, "", rewrite)
     return new
 
@@ -128,14 +128,14 @@ def _rewritten_dict(value: dict[Any, Any], place: str, rewrite: Rewrite) -> dict
     new: dict[Any, Any] = {}
     for key, item in value.items():
         new_key = _rewritten(key, f"{place} key", rewrite)
-        if new_key in new:  # two names that differed in their removed parts; neither entry may be lost
+        if new_key in new:  # two names differed only in their removed parts; neither entry may be lost
             new_key = f"{new_key} ({len(new)})"
         new[new_key] = _rewritten(item, place, rewrite)
     return value if all(a is b and new[b] is value[a] for a, b in zip(value, new, strict=True)) else new
 
 
 def records_in(value: object) -> Iterator[msgspec.Struct]:
-    """The record and every record in it that can hold text."""
+    """Yields the record and every record in it that can hold text."""
     if isinstance(value, msgspec.Struct):
         yield value
         for name, _ in text_fields(type(value)):
@@ -147,7 +147,7 @@ def records_in(value: object) -> Iterator[msgspec.Struct]:
 
 @functools.cache
 def text_fields(kind: Hashable) -> tuple[tuple[str, str], ...]:
-    """The fields of a record, or of a dataclass in a recording, that can hold text: each with its place."""
+    """Returns the fields, each with its place, of a record or of a recording's dataclass that can hold text."""
     assert isinstance(kind, type)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
@@ -186,14 +186,14 @@ _MAY_HOLD_SECRET = re.compile(
 
 def _assigned(match: re.Match[str]) -> str:
     value = match[3] or match[4]
-    # A tensor is called token too: token=hidden.mean is code, token=hunter2 is none.
+    # A tensor may be called token: token=hidden.mean is code, token=hunter2 is a secret.
     is_code = match[2] is None and _NAME_LIKE.fullmatch(value) and _CERTAIN.search(match[1]) is None
     return match.group() if is_code or _HARMLESS.fullmatch(value) else f"{match[1]}{match[2] or ''}{TOKEN}"
 
 
 @functools.cache
 def _secrets() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
-    """The patterns in the file beside this one, in its order, which matters."""
+    """Reads the patterns in ``secrets.txt``; their order matters."""
     lines = (resources.files("layoutdoctor.privacy") / "secrets.txt").read_text(encoding="utf-8").splitlines()
     found: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = []
     for replacement, tab, pattern in (line.partition("\t") for line in lines):

@@ -1,1 +1,1 @@
-"""What was seen of one trial, raw and without torch: the value, and the file it is kept in."""
+"""Recordings: the raw observations of one trial, and the files of these; torch is not needed to read them."""

@@ -1,8 +1,8 @@
 """
-Reads a Chrome trace as profilers of PyTorch write it: Kineto since 2020, torch's own exporter, tools that rewrite it.
+Reads Chrome traces of PyTorch's profilers: Kineto's since 2020, torch's own exporter's, and traces that tools rewrote.
 
-Events are decoded batch by batch, and kept as columns of numbers. Of a Python stack, only calls of nn.Modules and
-functions that are not torch's own are kept.
+Events are decoded batch by batch and kept as columns of numbers. A Python stack is reduced to the calls of nn.Modules
+and of functions that are not torch's own.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _LIBRARY_FILE = re.compile(
 )
 
 _NANOSECONDS_PER_MICROSECOND = 1000
-_MOST_MICROSECONDS = float(1 << 53)  # beyond it a double cannot tell neighbouring microseconds apart
-_LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # CUPTI's counters overflow into years; no kernel runs for a week
+_MOST_MICROSECONDS = float(1 << 53)  # above it a double cannot tell neighbouring microseconds apart
+_LONGEST_MICROSECONDS = 7 * 24 * 3600 * 1e6  # no kernel runs for a week; overflowed CUPTI counters give years
 _INT64 = 1 << 63
 _DIGITS = re.compile(r"\d+")
-_NO_JSON = b"\0"  # is in no JSON, so it can separate the texts of an operation's arguments
+_NO_JSON = b"\0"  # a byte that no JSON contains; it separates the texts of an operation's arguments
 
 _TABLES = {
     "kernel": "kernels",
@@ -64,9 +64,9 @@ _TABLES = {
     "python_function": "frames",
     "user_annotation": "annotations",
 }
-"""Tables by category, in lower case: those of 2020 began with a capital."""
+"""The table of each event category, in lower case. In traces of 2020 the categories began with a capital."""
 
-# Of devices whose events have other names and meanings; Kineto's ActivityType.
+# Event categories (Kineto's ActivityType) of devices whose events have other names and meanings.
 _FOREIGN = re.compile(r"(?:mtia_(?:ccp|workload)|hpu_|glow_|gcu_|npu|mlu)\w*", re.IGNORECASE)
 
 EventId = int | str | float | None
@@ -91,7 +91,11 @@ class EventArguments(
         "call_stack": "Call stack",
     },
 ):
-    """The fields of ``args`` that are used, most of them as JSON; torch 1.8 and 1.9 wrote those with ``_2020``."""
+    """
+    The fields of an event's ``args`` that are used, most of them as JSON text.
+
+    Torch 1.8 and 1.9 wrote the fields ``external_2020`` and ``shapes_2020`` in place of ``external`` and ``shapes``.
+    """
 
     external: EventId = None
     external_2020: EventId = None
@@ -115,7 +119,7 @@ _NOT_A_NUMBER = float("nan")
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
-    """An event; times are microseconds on the trace's own clock, and not a number if they are missing."""
+    """An event of the trace. Times are microseconds on the trace's own clock, or NaN if they are missing."""
 
     ph: str = ""
     cat: str = ""
@@ -132,7 +136,7 @@ _decode_one = msgspec.json.Decoder(ChromeEvent).decode
 
 
 def decode_loosely(text: bytes) -> ChromeEvent | None:
-    """An event of whose fields some may have another type than profilers write; None if it is no event."""
+    """Decodes an event whose fields may have other types than profilers write; returns None if the text is no event."""
     try:
         return _decode_one(text)
     except UNREADABLE:
@@ -145,7 +149,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _fitting_fields(kind: type[ChromeEvent | EventArguments], text: bytes | msgspec.Raw) -> dict[str, Any] | None:
-    """The fields of an object that have the types which profilers write; None if the text is no object."""
+    """Returns the fields of a JSON object that have the types which profilers write; None if the text is no object."""
     try:
         found = _decode_fields(text)
     except UNREADABLE:
@@ -166,14 +170,14 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     Reads a Chrome trace.
 
     Raises:
-        TraceError: It cannot be read, or is no Chrome trace.
+        TraceError: The file cannot be read, or is no Chrome trace.
     """
     reader = _Reader()
     stream = EventStream(file.pieces(), decode_events, decode_loosely, str(file.path))
     for batch in stream.batches():
         reader.add(batch)
     trace = reader.finish()
-    # Recordings are given to others, and nothing asks for the name of the machine.
+    # Recordings are given to others, and no report needs the name of the machine.
     trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
     trace.problems = _problems(stream, reader, is_truncated=stream.is_truncated or file.is_cut)
     return trace
@@ -207,13 +211,13 @@ class _Reader:
         self.unreadable_count = 0
         self.foreign: Counter[str] = Counter()
         self.names, self.threads, self.grids = Numbered(), Numbered(), Numbered()
-        self.arguments = Numbered({_argument_texts(_NO_ARGUMENTS): 0})  # its number less one is NONE
+        self.arguments = Numbered({_argument_texts(_NO_ARGUMENTS): 0})  # columns hold number - 1: no arguments is NONE
         self.has_stack = False
         self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
-        """Of each table and column the part of each batch."""
+        """The parts of each column, one part per batch; by table and column name."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
-        """Takes the events of one batch that matter."""
+        """Adds the events of one batch to the columns, and counts the events of foreign devices."""
         by_category: defaultdict[str, list[ChromeEvent]] = defaultdict(list)
         for event in batch:
             if event.ph == "X":
@@ -271,7 +275,7 @@ class _Reader:
         return found
 
     def finish(self) -> RecordedTrace:
-        """The trace, sorted, with its times from its first event on."""
+        """Returns the trace. Its tables are sorted, and its times count from its first event."""
         columns = {
             table: {name: np.concatenate(parts) for name, parts in of_table.items()}
             for table, of_table in self.columns.items()
@@ -295,14 +299,14 @@ class _Reader:
 
 
 def _nanoseconds(microseconds: NDArray[np.float64]) -> Column:
-    """Whole nanoseconds; in one number, those of a whole clock are more than a double can tell apart."""
+    """Converts whole and fractional microseconds apart: a double cannot hold a clock time in nanoseconds."""
     whole = np.floor(microseconds)
     parts = np.rint((microseconds - whole) * _NANOSECONDS_PER_MICROSECOND)
     return whole.astype(np.int64) * _NANOSECONDS_PER_MICROSECOND + parts.astype(np.int64)
 
 
 def _ids(values: Sequence[EventId]) -> Column:
-    """A column of identifiers, ``NONE`` for what is missing or no number."""
+    """Makes a column of identifiers; an identifier that is missing or no number becomes ``NONE``."""
     try:
         return np.array([NONE if value is None else value for value in values], np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -313,7 +317,7 @@ def _id(value: EventId) -> int:
     if isinstance(value, str):
         digits = _DIGITS.search(value)
         value = int(digits[0][:19]) if digits else None
-    if value is None or not -_INT64 <= value < _INT64:  # also if it is not a number
+    if value is None or not -_INT64 <= value < _INT64:  # also true for NaN
         return NONE
     return int(value)
 
@@ -335,7 +339,7 @@ def _operation_arguments(key: bytes) -> OperationArguments:
 
 
 def _text(text: bytes) -> str:
-    """The value of a JSON string; empty if the text is none."""
+    """Returns the value of a JSON string; an empty string if the text is no JSON string."""
     try:
         return msgspec.json.decode(text, type=str)
     except UNREADABLE:
@@ -344,7 +348,7 @@ def _text(text: bytes) -> str:
 
 @cache
 def _is_place(name: str) -> bool:
-    """Whether a frame's name is that of a place in the user's program."""
+    """Whether a frame's name names a place in the user's program."""
     return is_module_call(name) or is_user_function(name)
 
 

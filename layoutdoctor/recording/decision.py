@@ -1,7 +1,8 @@
 """
-The decision card: which rule of Inductor's layout heuristic decided for a graph, explained; torch itself decided.
+Builds the decision card of a graph: which rule of Inductor's layout heuristic decided, with an explanation.
 
-The same for a compile that was watched and for one whose log was read; it needs no torch.
+The decision itself is torch's. The card is built in the same way for a compile that was watched and for a compile whose
+log was read. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from layoutdoctor.diagnosis import Convolution, ConvolutionClass, Decision, Layo
 from layoutdoctor.words import listing
 
 SMALL_CHANNELS = 64
-"""``decide_layout_opt``: up to this many input and output channels a convolution counts as small."""
+"""A convolution with at most this many input and output channels counts as small in ``decide_layout_opt``."""
 
 NODES_PER_CONVOLUTION = 300
-"""``decide_layout_opt``: from this many FX nodes a convolution on, too few convolutions for a switch."""
+"""A graph with at least this many FX nodes per convolution is declined by ``decide_layout_opt``."""
 
 
 def _explanation(
@@ -33,7 +34,12 @@ def _explanation(
     deciding: tuple[str, ...],
     node_count: int,
 ) -> str:
-    """The rule that decided about a graph, in a sentence; ``count`` is how many convolutions this torch decides by."""
+    """
+    Explains the rule that decided for a graph.
+
+    Args:
+        count: Number of convolutions that this version of torch takes into account.
+    """
     plural = "" if count == 1 else "s"
     named = [
         f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
@@ -99,7 +105,7 @@ _LOGGED_RULES = (
     ("smaller out_channel", "smaller-out-channels"),
     ("channels are too small", "small-channels"),
 )
-"""Torch's log lines when it declines, and our names for the rules (torch/_inductor/graph.py, torch 2.7 to 2.15)."""
+"""Parts of torch's log lines when it declines, and our name of each rule; torch/_inductor/graph.py, 2.7 to 2.15."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +114,11 @@ class RawDecision:
     One call of ``decide_layout_opt``.
 
     Attributes:
-        is_inference: Inductor uses another heuristic outside training.
-        enabled: ``config.layout_optimization`` as in effect for this compile.
-        forced: ``config.force_layout_optimization`` likewise.
+        is_inference: Whether the graph is for inference, for which Inductor has another heuristic than for training.
+        enabled: Value of ``config.layout_optimization`` that was in effect for this compile.
+        forced: Value of ``config.force_layout_optimization`` that was in effect for this compile.
         has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
-        counts_backward: Whether this torch decides by ``convolution_backward``, too.
+        counts_backward: Whether this version of torch takes ``convolution_backward`` into account, too.
     """
 
     applied: bool
@@ -138,10 +144,10 @@ class FxCall:
     A call of an FX graph.
 
     Attributes:
-        target: The operator.
-        args: Its arguments: tensors, numbers, lists of numbers; None for what is none of these.
-        result: Its (first) result.
-        is_aten: Whether it is ATen's, not one that freezing packed for oneDNN (which decides the layout itself).
+        target: The operator that is called.
+        args: The call's arguments: tensors, numbers, lists of numbers; None for an argument of another kind.
+        result: The call's only or first result.
+        is_aten: Whether the operator is ATen's. If not, freezing packed it for oneDNN, which chooses the layout itself.
     """
 
     name: str
@@ -154,7 +160,7 @@ class FxCall:
 
 
 def _is_forward(target: str) -> bool:
-    """Whether Inductor's heuristic counts an operator: ``aten.convolution``, and oneDNN's packed convolutions."""
+    """Whether an operator is a forward convolution: ``aten.convolution`` or a convolution packed for oneDNN."""
     return target == "aten.convolution.default" or ("mkldnn" in target and "convolution" in target)
 
 
@@ -172,16 +178,16 @@ def describe_decision(
     rule: str | None = None,
 ) -> Decision:
     """
-    The decision card of a graph.
+    Builds the decision card of a graph.
 
     Args:
-        calls: Those of the graph, in order.
-        node_count: FX nodes of the graph, whatever they are.
-        raw: The heuristic's answer; None if it was not asked.
-        rule: The rule that decided, if it was not torch's log that names it.
-        applied: ``GraphLowering.layout_opt``, what was in effect in the end.
-        channels_last_count: ``GraphLowering.num_channels_last_conv``.
-        written: The layouts that calls of a library write, by node, where the node's own is not what came of it.
+        calls: The graph's calls, in order.
+        node_count: Number of all FX nodes of the graph.
+        raw: The call of the heuristic; None if it was not called.
+        rule: The rule that decided; None to find it from ``raw``.
+        applied: Value of ``GraphLowering.layout_opt`` that was in effect in the end.
+        channels_last_count: Value of ``GraphLowering.num_channels_last_conv``.
+        written: The layouts that library calls write, by node. They replace the layouts in the graph.
     """
     forward = [node for node in calls if _is_forward(node.target)]
     backward = [node for node in calls if _is_backward(node)]
@@ -213,7 +219,7 @@ def describe_decision(
 
 
 def _rule(raw: RawDecision | None, counted: Sequence[FxCall], backward: Sequence[FxCall], *, applied: bool) -> str:
-    """The rule that decided, by what torch logged, or by the only one that is left where it logs nothing."""
+    """Finds the rule that decided: the rule in torch's log, or the only possible rule if torch logged nothing."""
     if raw is None or raw.applied != applied:
         return "set-from-outside"
     if not raw.enabled:
@@ -247,7 +253,9 @@ def derived_decision(
     written: Mapping[str, Layout],
 ) -> Decision:
     """
-    The decision card of a compile that nobody watched: by the rules that need no flops, and by the strides in the code.
+    Builds the decision card of a compile that was not watched.
+
+    The decision is derived from the rules that need no flops and from the strides in the generated code.
 
     Args:
         written: The layouts that library calls write, by node.
@@ -275,7 +283,7 @@ def derived_decision(
 
 
 def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> bool | None:
-    """Whether convolutions are channels-last in the code that are not in the graph; None if no stride says."""
+    """Whether the code has channels-last convolutions that are contiguous in the graph; None if no stride decides."""
     found: list[bool] = []
     for call in forward:
         given, layout = _layout(call), written.get(call.name)
@@ -287,7 +295,7 @@ def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> boo
 
 
 def _veto(counted: Sequence[FxCall], node_count: int, *, is_inference: bool) -> str:
-    """The rule by which Inductor declines, in its own order."""
+    """Returns the first rule, in Inductor's order, by which Inductor declines."""
     if node_count >= NODES_PER_CONVOLUTION * len(counted):
         return "few-convolutions"
     if any(_vetoes(call, "dynamic-shape") for call in counted):
@@ -305,7 +313,12 @@ def _is_on_cpu(node: FxCall) -> bool:
 
 
 def _forced_names(nodes: Iterable[FxCall], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
-    """Which convolutions layout optimization made channels-last: torch counts them, and takes the 2-D ones only."""
+    """
+    Names the convolutions that are channels-last.
+
+    These are the channels-last ones among those packed for oneDNN and, if layout optimization was applied, the first
+    ``count`` of the other 2-D ones: torch records only how many 2-D convolutions it made channels-last.
+    """
     packed = {node.name for node in nodes if not node.is_aten and _is_channels_last(node, written)}
     if not applied:
         return packed
@@ -323,7 +336,7 @@ def _layout(node: FxCall) -> Layout | None:
 
 
 def _shape(value: object) -> tuple[Size, ...]:
-    """Sizes of a tensor; empty if they are not known."""
+    """Returns the sizes of a tensor; empty if they are not known."""
     return value.layout.shape if isinstance(value, FxTensor) and value.layout is not None else ()
 
 
@@ -349,13 +362,13 @@ def _weight_shape(node: FxCall) -> tuple[int, ...] | None:
         return None
     groups = _groups(node)
     if groups and not node.is_aten and _is_packed_transposed(node):
-        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed as if it were not transposed
+        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # it was packed like one that is not transposed
     return shape
 
 
 def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
     """
-    The classes by which Inductor weighs a convolution, in its own order, and whether each fits.
+    Finds which of Inductor's classes fit a convolution; the classes are in Inductor's order.
 
     Args:
         shape: Weight shape ``[C_out, C_in / groups, ...]``; None if not recorded.
@@ -373,7 +386,7 @@ def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[Convoluti
 
 
 def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
-    """The first class that fits a convolution."""
+    """Returns the first class that fits a convolution."""
     return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
 
 
@@ -382,14 +395,14 @@ _VETOES: dict[str, ConvolutionClass] = {
     "smaller-out-channels": "in_out",
     "small-channels": "small",
 }
-"""Rules by which convolutions of a class decide against layout optimization."""
+"""Rules that decline layout optimization because of convolutions of one class, and that class."""
 
 
 def _vetoes(node: FxCall, rule: str) -> bool:
     if rule in _VETOES:
         return _traits(_weight_shape(node), _groups(node)).get(_VETOES[rule], False)
     if rule == "dynamic-shape":
-        first = 1 if _is_backward(node) else 0  # its input comes after the gradient
+        first = 1 if _is_backward(node) else 0  # in convolution_backward, the input comes after the gradient
         shapes = map(_shape, node.args[first : first + 2])
         return any(isinstance(size, str) for shape in shapes for size in shape)
     return False
@@ -426,7 +439,7 @@ _PACKED_TRANSPOSED_POSITIONS = {"padding": 3, "stride": 5, "dilation": 6, "group
 
 def _argument(node: FxCall, name: str) -> Any:
     if _is_backward(node):
-        position = _FORWARD_POSITIONS[name] + 1  # the sizes of the bias stand in front
+        position = _FORWARD_POSITIONS[name] + 1  # the gradient is a further argument before the others
     elif node.is_aten:
         position = _FORWARD_POSITIONS[name]
     else:
@@ -443,7 +456,7 @@ def _spatial(node: FxCall, name: str) -> tuple[int, ...] | None:
 
 
 def _is_packed_transposed(node: FxCall) -> bool:
-    """By its arguments, as fused ones have another target: the dilation where others have the groups."""
+    """Whether argument 6 is a list: the dilation, where other packed convolutions have the groups."""
     return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
 
 

@@ -25,9 +25,9 @@ NOT_UTF8 = "bytes that are no UTF-8"
 QUOTE = "an unescaped quote"
 
 BATCH_BYTES = 1 << 18
-"""What is decoded at a time fits a processor's cache."""
+"""Size of the text that is decoded at a time; it fits a processor's cache."""
 MOST_PENDING_BYTES = 64 << 20
-"""An event, or what is before the first one, may not be larger."""
+"""Largest size of one event, and of the text before the first event."""
 
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _INVALID = re.compile(r"invalid (?:number|character) \(byte (\d+)\)")
@@ -45,7 +45,7 @@ _START = re.compile(rb'\{\s*"ph"\s*:|(?<=\}),\s*(?=\{\s*"(?:args|cat|dur|name|pi
 _CLOSED = re.compile(rb'\]\s*(?:,\s*(?:"|\Z)|\}|\]?\Z)')
 _END_OF_EVENTS = re.compile(rb'\}\s*(?:,\s*)?\]\s*(?:,\s*"|\}\s*\Z|\Z)')
 
-# Kineto escaped nothing in names until July 2026 (pytorch/kineto 1459); ROCm's launches name the kernel as "kernel".
+# Kineto did not escape names until July 2026 (pytorch/kineto 1459). ROCm's launches have the kernel's name in "kernel".
 _NAME_STARTS = re.compile(rb'"(?:name|kernel)"\s*:\s*"')
 _NAME_ENDS = re.compile(rb'"\s*(?:,\s*"[A-Za-z_][^"\\]{0,99}"\s*:|\})')
 _MOST_NAMES = 4
@@ -62,11 +62,11 @@ EventType = TypeVar("EventType")
 
 class EventStream(Generic[EventType]):
     """
-    The events of one document, batch by batch.
+    The events of one document, in batches.
 
     Attributes:
-        metadata: The document's fields beside the events; complete once ``batches`` has ended.
-        damage: Mended events by the kind of damage, in words.
+        metadata: The document's fields other than the events; complete once ``batches`` has ended.
+        damage: Number of mended events, by the kind of damage in words.
         lost_count: Events that could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
     """
@@ -82,10 +82,10 @@ class EventStream(Generic[EventType]):
         """
         Args:
             pieces: The document's bytes.
-            decode: Events from the text of a JSON array; raises ``msgspec.DecodeError`` on what it does not accept.
-            decode_loosely: One event from its JSON text, whatever the types of its fields; None if it is no event.
-            name: The document's, for errors.
-            batch_bytes: How much text a batch is made of, at least; what is read does not depend on it.
+            decode: Decodes the text of a JSON array to events; raises ``msgspec.DecodeError`` if it cannot.
+            decode_loosely: Decodes one event, whatever the types of its fields; returns None if the text is no event.
+            name: Name of the document, for errors.
+            batch_bytes: Least size of the text of a batch. The events that are read do not depend on this size.
         """
         self.metadata: dict[str, Any] = {}
         self.damage: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class EventStream(Generic[EventType]):
 
     def batches(self) -> Iterator[list[EventType]]:
         """
-        The events in order; no batch is empty.
+        Yields the events in order, in batches that are never empty.
 
         Raises:
             TraceError: The document is no Chrome trace, or one event is larger than memory allows.
@@ -116,7 +116,7 @@ class EventStream(Generic[EventType]):
         self._read_tail()
 
     def _fill(self, wanted: int) -> None:
-        """Reads until the buffer holds that many bytes, or the file ends."""
+        """Reads until the buffer holds ``wanted`` bytes, or the file ends."""
         parts, size = [self._buffer], len(self._buffer)
         while size < wanted and not self._has_ended:
             piece = next(self._pieces, None)
@@ -126,7 +126,7 @@ class EventStream(Generic[EventType]):
         self._buffer = b"".join(parts)
 
     def _skip_head(self) -> None:
-        """Moves behind the bracket that opens the events."""
+        """Drops the document's head, up to and with the bracket that opens the array of events."""
         start = b""
         while not start and not self._has_ended:
             self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
@@ -152,21 +152,21 @@ class EventStream(Generic[EventType]):
         return TraceError(f"cannot read {self._name!r}: {what}")
 
     def _find_events(self) -> int | None:
-        """Where the document's own array of events starts."""
+        """Returns the place where the document's own array of events starts; None if it is not in the buffer."""
         for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_PLACES_TRIED):
             is_first = match["before"] == b"{"
             head = self._buffer[: match.start()] + (b"{}" if is_first else b"}")
             try:
                 self.metadata = _object(head)
             except (ValueError, RecursionError):
-                if is_first or _end_of_object(head)[1]:  # within another value
+                if is_first or _end_of_object(head)[1]:  # this key is within another value
                     continue
                 self.damage["a head that is no JSON"] += 1
             return match.end()
         return None
 
     def _next_batch(self) -> list[EventType]:
-        """Events up to the last place in the buffer where one ends and another begins; none if more is needed."""
+        """Returns the events up to the last border of two events in the buffer; empty if more bytes are needed."""
         buffer = self._buffer
         size = len(buffer)
         for cut in (size,) if self._has_ended else (*_cuts(buffer), size):
@@ -191,7 +191,7 @@ class EventStream(Generic[EventType]):
         return []
 
     def _array(self, text: bytes) -> tuple[list[EventType], int]:
-        """The events of the array that a text begins with, and the place behind it."""
+        """Decodes the array at the beginning of a text; returns its events and the place behind the array."""
         try:
             return self._decode(text), len(text)
         except UNREADABLE as error:
@@ -201,13 +201,13 @@ class EventStream(Generic[EventType]):
             return self._decode(text[:end]), end
 
     def _close(self, tail: bytes | None) -> None:
-        """Ends the events; the tail is what follows their array, None if the array was never closed."""
+        """Notes the end of the events; ``tail`` is the text behind their array, None if the array was never closed."""
         self._is_closed = True
         self.is_truncated = tail is None and self._has_fields
         self._buffer = tail or b""
 
     def _recover(self) -> list[EventType]:
-        """The events of a buffer that does not decode as it is."""
+        """Returns the events of a buffer that does not decode as a whole."""
         self._fill(len(self._buffer) + 1)  # to know whether the file ends here
         text, size = self._buffer, len(self._buffer)
         end = _end_of_events(text) if self._has_ended else None
@@ -235,7 +235,7 @@ class EventStream(Generic[EventType]):
         return events
 
     def _read_tail(self) -> None:
-        """The document's fields behind the events."""
+        """Reads the document's fields behind the events."""
         self._fill(MOST_PENDING_BYTES)
         if not self._has_fields or self.is_truncated or not self._has_ended:
             return
@@ -248,20 +248,20 @@ class EventStream(Generic[EventType]):
 
 
 def _cuts(buffer: bytes) -> Iterator[int]:
-    """The last places where an event ends and another one follows, the last one first."""
+    """Yields the last places where an event ends and another one follows, from the last place backwards."""
     found = list(_CUT.finditer(buffer, max(0, len(buffer) - _CUT_WINDOW_BYTES))) or list(_CUT.finditer(buffer))
     for match in reversed(found[-_MOST_CUTS_TRIED:]):
         yield match.start() + 1
 
 
 def _is_cut_off(error: Exception, text: bytes | memoryview) -> bool:
-    """Whether nothing is wrong with a JSON text but that it ends too early, if need be in a number."""
+    """Whether the only fault of a JSON text is that it ends too early, possibly within a number."""
     found = _INVALID.search(str(error))
     return "truncated" in str(error) or (found is not None and int(found[1]) >= len(text))
 
 
 def _end_before_trailing(error: Exception) -> int | None:
-    """Where a JSON value ends, if all that is wrong is that something follows it."""
+    """Returns the end of a JSON value if the only fault of the text is that something follows the value; else None."""
     found = _TRAILING.search(str(error))
     return int(found[1]) - 1 if found else None  # msgspec counts the first character that follows as read
 
@@ -273,9 +273,9 @@ class Recovered(NamedTuple):
     Attributes:
         events: The JSON text of each event, in order.
         lost_count: Events that could not be read.
-        kinds: Mended events by the kind of damage, in words.
+        kinds: Number of mended events, by the kind of damage in words.
         rest: An incomplete event at the end, or the text behind the array's end.
-        is_closed: Whether the array ends in the stretch.
+        is_closed: Whether the array ends in the text.
     """
 
     events: list[bytes]
@@ -287,11 +287,11 @@ class Recovered(NamedTuple):
 
 def recover_events(text: bytes, *, has_ended: bool = False) -> Recovered:
     """
-    Reads events one by one; a damaged one is mended or left out.
+    Reads events one by one; a damaged event is mended or left out.
 
     Args:
-        text: From the inside of an array of events; any bytes.
-        has_ended: Whether nothing follows the text; else a damaged event at its end may go on.
+        text: Part of an array of events, without the opening bracket; any bytes.
+        has_ended: Whether the document ends with the text. If not, a damaged event at its end may be incomplete.
     """
     view = memoryview(text)
     events: list[bytes] = []
@@ -324,7 +324,12 @@ def recover_events(text: bytes, *, has_ended: bool = False) -> Recovered:
 
 
 def _end_of_object(text: bytes | memoryview) -> tuple[int | None, bool]:
-    """Where the JSON object ends that a text begins with, None if it is none; and whether it only ends too early."""
+    """
+    Finds the end of the JSON object at the beginning of a text.
+
+    Returns:
+        The end, None if there is no whole object; and whether the only fault of the text is that it ends too early.
+    """
     if text[:1] != b"{":
         return None, False
     try:
@@ -335,7 +340,7 @@ def _end_of_object(text: bytes | memoryview) -> tuple[int | None, bool]:
 
 
 def _mended(event: bytes) -> tuple[bytes, list[str]]:
-    """An event with the known kinds of damage mended, and the kinds."""
+    """Mends the known kinds of damage in an event; returns the event and the kinds that were found."""
     kinds: list[str] = []
     for kind, mend in _MENDERS:
         mended = mend(event)
@@ -346,12 +351,12 @@ def _mended(event: bytes) -> tuple[bytes, list[str]]:
 
 
 def as_utf8(text: bytes) -> bytes:
-    """The text itself if it is UTF-8, which decoding does not check everywhere."""
+    """Replaces the bytes that are no UTF-8, because decoding does not check all bytes."""
     return text.decode("utf-8", "replace").encode()
 
 
 def _with_escaped_quotes(event: bytes) -> bytes:
-    """A name ends at the first quote that a key or the end of the object follows."""
+    """Escapes the quotes in names. A name ends at the first quote before a key or the end of the object."""
     parts: list[bytes] = []
     done = 0
     for start in islice(_NAME_STARTS.finditer(event), _MOST_NAMES):
@@ -359,7 +364,7 @@ def _with_escaped_quotes(event: bytes) -> bytes:
         if end is None or start.start() < done:
             continue
         name = event[start.end() : end.start()]
-        if _KEY_WITHIN.search(name):  # these may be several fields
+        if _KEY_WITHIN.search(name):  # the text may be several fields
             continue
         name = _ESCAPED_OR_QUOTE.sub(lambda found: b'\\"' if found[0] == b'"' else found[0], name)
         parts += (event[done : start.end()], name)
@@ -375,7 +380,7 @@ _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
 
 
 def _end_of_events(text: bytes) -> int | None:
-    """The bracket that closes the events at the end of a damaged document; None if none is certain."""
+    """Finds the bracket that closes the events at the end of a damaged document; None if no bracket is certain."""
     for match in list(_END_OF_EVENTS.finditer(text))[-_MOST_PLACES_TRIED:]:
         end = match.start() + match[0].index(b"]")
         try:
@@ -388,12 +393,12 @@ def _end_of_events(text: bytes) -> int | None:
 
 
 def _fields(tail: bytes) -> dict[str, Any]:
-    """The fields behind the events, up to the brace that closes the document."""
+    """Decodes the fields behind the events, up to the brace that closes the document."""
     return _object(b"{" + tail.lstrip(b", \t\r\n"))
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """What the text of an object says; half a surrogate pair, with which no report could be written, becomes a mark."""
+    """Decodes an object. Half a surrogate pair, which no report could contain, becomes a question mark."""
     found: dict[str, Any] = json.loads(text.decode("utf-8", "replace"))
     if b"\\u" in text:
         found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Opens a recorded file: its bytes in pieces, unpacked on the way, never more of them in memory than one piece."""
+"""Reads the bytes of a recorded file, unpacked, in pieces; only one piece is in memory at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18
 _MOST_BLANK_BYTES = 64 << 20
 _RECORDING = b"\x82\xb1recording_version"
-"""How the MessagePack of a recording begins."""
+"""First bytes of the MessagePack of a recording."""
 _HAS_EVENTS = re.compile(r'"traceEvents"\s*:')
 _KEYS_OF_A_DIAGNOSIS = (re.compile(r'"schema_version"\s*:'), re.compile(r'"layoutdoctor_version"\s*:'))
 
@@ -30,8 +30,8 @@ class TraceFile:
     The bytes of one recorded file, unpacked.
 
     Attributes:
-        most_bytes: How many unpacked bytes may be read.
-        is_packed: Whether it is gzipped, whatever its name; known once it was read.
+        most_bytes: Largest number of unpacked bytes that may be read.
+        is_packed: Whether the file is gzipped, whatever its name; known once reading has begun.
         is_cut: Whether the packed data end too early or are damaged; known once ``pieces`` has ended.
     """
 
@@ -43,7 +43,7 @@ class TraceFile:
 
     def head(self) -> bytes:
         """
-        The first unpacked bytes, at most 64 KiB, without leading white space.
+        Returns the first unpacked bytes, at most 64 KiB, without leading white space.
 
         Raises:
             TraceError: The file cannot be opened or read, or holds nothing.
@@ -61,7 +61,7 @@ class TraceFile:
 
     def pieces(self) -> Iterator[bytes]:
         """
-        The unpacked bytes in order, in pieces of at most 256 KiB.
+        Yields the unpacked bytes in order, in pieces of at most 256 KiB.
 
         Raises:
             TraceError: The file cannot be opened or read, or is larger than allowed.
@@ -83,7 +83,7 @@ class TraceFile:
                     yield piece
         except (EOFError, zlib.error):
             self.is_cut = True
-        except gzip.BadGzipFile as error:  # bytes that are not packed, behind those that are, do no harm
+        except gzip.BadGzipFile as error:  # bytes behind the packed data that are not packed do no harm
             self.is_cut = not byte_count or "Not a gzipped file" not in str(error)
         except IsADirectoryError as error:
             advice = "name the trace file in it; 'layoutdoctor scan' examines all"
@@ -96,7 +96,7 @@ class TraceFile:
             raise TraceError(f"{cannot}: {error.strerror or error}; name a file that can be read") from error
 
     def text_lines(self, encoding: str) -> Iterator[str]:
-        """The lines of a text without their ends, which may be those of Windows; raises as ``pieces`` does."""
+        """Yields the lines of a text without their Unix or Windows line ends; raises the errors of ``pieces``."""
         decoder, parts = codecs.getincrementaldecoder(encoding)("replace"), list[str]()
         for piece in self.pieces():
             first, *others = decoder.decode(piece).split("\n")
@@ -109,9 +109,9 @@ class TraceFile:
 
 def kind_of_file(path: Path) -> Literal["trace", "recording", "diagnosis"]:
     """
-    What a file seems to be, by its beginning: ``recording`` also for a folder.
+    Guesses the kind of a file from its name and its first bytes; a folder counts as a recording.
 
-    Anything else, and a file that cannot be read, is called a trace: the reader of traces says what it is.
+    Any other file, and a file that cannot be read, counts as a trace: the reader of traces reports what is wrong.
     """
     with contextlib.suppress(OSError, ValueError):
         if path.is_dir():
@@ -128,6 +128,6 @@ def kind_of_file(path: Path) -> Literal["trace", "recording", "diagnosis"]:
 
 
 def is_diagnosis(head: str) -> bool:
-    """Whether a text begins like a saved diagnosis, or like what was meant as one."""
+    """Whether a text begins like a saved diagnosis, even if it is not a valid one."""
     is_object = head.startswith("{") and not _HAS_EVENTS.search(head)
     return is_object and all(key.search(head) for key in _KEYS_OF_A_DIAGNOSIS)

@@ -1,7 +1,8 @@
 """
-Inductor's generated code, read as text: the buffers that its kernels and library calls write, and how these are read.
+Reads Inductor's generated code as text: which buffers its kernels and library calls write, and with which strides the
+buffers are read.
 
-What cannot be followed is a buffer with a problem, never a guess. Nothing of the text is run.
+A buffer that cannot be followed is recorded with a problem; nothing is guessed. The code is not run.
 
 Source:
     ``PythonWrapperCodegen``, torch/_inductor/codegen/wrapper.py, torch 2.13.
@@ -31,14 +32,14 @@ class GeneratedCode:
 
     Attributes:
         inputs: Names of the graph's inputs.
-        buffers: In the order in which they are written.
-        calls: Of each library call the buffer that it makes, its function, and the tensors it is given, in order.
-        results: The buffer that is one result of a library call, by that call's and its number.
-        returned: The buffer or input of each output; None for what is no tensor.
+        buffers: The buffers by name, in the order in which they are written.
+        calls: Function and tensor arguments of each library call, by the buffer that the call makes.
+        results: The buffer of each single result of a library call, by the buffer of the call and the result's index.
+        returned: The buffer or input of each output; None for an output that is no tensor.
         kernels: The text of each generated kernel, by name.
 
     Raises:
-        SyntaxError: The text is no whole Python module.
+        SyntaxError: The text is not a complete Python module.
     """
 
     def __init__(self, source: str) -> None:
@@ -50,8 +51,8 @@ class GeneratedCode:
         self.kernels: dict[str, str] = {}
         self._read_kernels: dict[str, KernelText | None] = {}
         self._layouts: dict[str, tuple[Layout | None, str | None]] = {}
-        self._former: dict[str, str] = {}  # whose memory a buffer has taken over
-        self._parts: dict[str, tuple[str, int]] = {}  # the memory that a buffer is a part of, and where it starts
+        self._former: dict[str, str] = {}  # by buffer: the former buffer of the same memory
+        self._parts: dict[str, tuple[str, int]] = {}  # by buffer: the whole buffer that it is a part of, and its offset
         self._launch_count = 0
         for node in ast.walk(ast.parse(source)):
             match node:
@@ -69,7 +70,7 @@ class GeneratedCode:
                 self._written(whole, None)
 
     def layout_of(self, name: str) -> Layout | None:
-        """Layout of a buffer or input in the code."""
+        """Returns the layout of a buffer or input in the code; None if it is not known."""
         return self._layouts.get(name.removesuffix(_IN_PLACE), (None, None))[0]
 
     def _read(self, body: Sequence[ast.stmt]) -> None:
@@ -92,7 +93,7 @@ class GeneratedCode:
 
     def _assigned(self, name: str, value: ast.expr, *, takes_over: bool) -> None:
         match value:
-            case ast.Name(id=other) if other in self._layouts:  # else a size
+            case ast.Name(id=other) if other in self._layouts:  # any other name is a size
                 self._layouts[name], self._former[name] = self._layouts[other], other
             case ast.Call(func=ast.Name(id="reinterpret_tensor"), args=[ast.Name(id=other), shape, stride, *offset]):
                 self._layouts[name] = (layout_in(shape, stride), self._layouts.get(other, (None, None))[1])
@@ -141,7 +142,7 @@ class GeneratedCode:
                 self._library_call(out[0], call)
 
     def _names(self, node: ast.AST) -> Iterator[str]:
-        """Buffers and inputs in an expression, in order."""
+        """Yields the buffers and inputs in an expression, in order."""
         return (name for name in names_in(node) if name in self._layouts or name in self.inputs)
 
     def _launched(self, name: str, given: Sequence[str]) -> None:
@@ -165,7 +166,7 @@ class GeneratedCode:
                 self._written(unread, name, launch=launch, problem="generated kernel of an unknown form")
 
     def _before(self, name: str, count: int) -> str:
-        """The buffer that had this memory before some others took it over, one after the other."""
+        """Returns the buffer that had the memory of a buffer before ``count`` other ones took it over in turn."""
         for _ in range(count):
             name = self._former.get(name, name)
         return name
@@ -206,7 +207,7 @@ class GeneratedCode:
 
 
 def names_in(node: ast.AST | None) -> Iterator[str]:
-    """Names in an expression, in order."""
+    """Yields the names in an expression, in order."""
     if isinstance(node, ast.Name):
         yield node.id
     elif node is not None:
@@ -215,7 +216,7 @@ def names_in(node: ast.AST | None) -> Iterator[str]:
 
 
 def layout_in(shape: ast.AST, stride: ast.AST) -> Layout | None:
-    """A layout in the code's words; what is no number stays an expression."""
+    """Reads a layout from two lists in the code; a size or stride that is no number stays an expression."""
     sizes = [[_size(part) for part in node.elts] for node in (shape, stride) if isinstance(node, (ast.Tuple, ast.List))]
     return strided_layout(*sizes) if len(sizes) == 2 and len(sizes[0]) == len(sizes[1]) else None
 
@@ -224,14 +225,16 @@ def _size(node: ast.expr) -> Size:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else ast.unparse(node)
 
 
-# ------------------------------------------------ how the loop that writes one buffer walks through another one
+# ------------------------------------------------ the strides with which the loop that writes one buffer reads another
 @dataclass(frozen=True)
 class Loop:
     """
-    One loop variable of a body.
+    One loop variable around a store and a load.
 
     Attributes:
-        store_step: By how many elements the store moves for one step of it; 0 if the store does not depend on it.
+        count: Number of iterations of the loop.
+        store_step: Elements by which the store moves per iteration; 0 if it does not depend on the variable.
+        load_step: Elements by which the load moves per iteration; 0 if it does not depend on the variable.
     """
 
     count: int
@@ -241,14 +244,14 @@ class Loop:
 
 def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Loop]) -> tuple[int, ...] | None:
     """
-    The steps of a load along the dimensions of the buffer that its loop body stores.
+    Finds the strides of a load along the dimensions of the buffer that its loop body stores.
 
     Args:
         stride: The stored buffer's strides in elements; dimensions do not overlap.
 
     Returns:
-        One stride per dimension: 0 if the load does not depend on it, and for dimensions of size 1. None if a
-        dimension is not walked in equal steps, so that no stride describes the load.
+        One stride per dimension, in elements; 0 if the load does not depend on the dimension or its size is 1. None if
+        the load does not move in equal steps along a dimension, so that no stride describes the load.
     """
     strides: list[int] = []
     for size, step in zip(shape, stride, strict=True):
@@ -261,10 +264,10 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
 
 def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
     """
-    The load's stride along one dimension: the loops that cover it, from the innermost on, have to agree.
+    Finds the load's stride along one dimension; None if the loops that cover the dimension give different strides.
 
-    The dimension's elements are at 0, ``step``, 2 ``step`` ... in the stored buffer. Each loop covers the places
-    from its own step up to step times count, and no two of them the same.
+    The dimension's elements are at the places 0, ``step``, 2 ``step`` ... in the stored buffer. A loop covers the
+    places from its step up to its step times its count. No two loops cover the same place.
     """
     seen: int | None = None
     place, left = step, size

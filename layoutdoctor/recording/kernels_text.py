@@ -1,7 +1,7 @@
 """
-The text of Inductor's generated kernels: each store, and the loads that its value was computed from.
+Reads the text of Inductor's generated kernels: each store, and the loads that its value was computed from.
 
-Nothing of the text is run. An index that is no sum of whole multiples of loop variables is not known, never guessed.
+The code is not run. An index counts as unknown unless it is a sum of whole multiples of loop variables.
 
 Source:
     ``CppKernel``, ``CppTile2DKernel`` and ``TritonKernel``, torch/_inductor/codegen/, torch 2.13.
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 Steps = dict[str, int]
-"""An index: by how many elements it moves with each loop variable; its constant has the name ``""``."""
+"""An index: the elements that it moves per step of each loop variable; its constant has the key ``""``."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """One load; ``pointer`` is the kernel's parameter, or ``@3`` for what its third store wrote."""
+    """A load. ``pointer`` is a parameter of the kernel, or ``@3`` for the result of its store number 3, from 0."""
 
     pointer: str
     steps: tuple[tuple[str, int], ...] | None
@@ -31,7 +31,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class _Value:
-    """What a name in a kernel was computed from: other values, or a load."""
+    """The value of a name in a kernel: a load, or computed from other values."""
 
     parents: tuple[_Value, ...] = ()
     read: Read | None = None
@@ -45,9 +45,9 @@ class Store:
     One store of a kernel.
 
     Attributes:
-        steps: None if no steps describe it, as when it scatters.
-        reads: The loads that its value was computed from, back to what was stored before.
-        operations: The operations between these and the store; a cast is ``to_dtype``.
+        steps: The index of the store; None if no steps describe it, as in a scatter.
+        reads: The loads that its value was computed from. A value that was stored before counts as a load.
+        operations: The operations between the loads and the store; a cast is ``to_dtype``.
     """
 
     pointer: str
@@ -59,11 +59,12 @@ class Store:
 @dataclass
 class KernelText:
     """
-    A kernel while it is read.
+    The contents of a kernel, filled while its text is read.
 
     Attributes:
-        counts: How many times each loop variable steps; 0 if that is no number.
-        values: What is known of the names in it.
+        counts: Number of iterations of each loop variable; 0 if the code has an expression in place of a number.
+        values: The value of each name in the kernel.
+        aliases: The parameter that each further pointer is equal to.
     """
 
     parameters: tuple[str, ...]
@@ -74,14 +75,14 @@ class KernelText:
     _stored: dict[_Value, Read] = field(default_factory=dict)
 
     def load(self, pointer: str, steps: Steps | None, *, is_masked: bool = False) -> _Value:
-        """The value of a load: of what the kernel has stored there last, if it has."""
+        """Returns the value of a load; if the kernel has stored there before, the load is from its last store."""
         pointer = self.aliases.get(pointer, pointer)
         last = max((number for number, store in enumerate(self.stores) if store.pointer == pointer), default=None)
         name = pointer if last is None else f"@{last}"
         return _Value(read=Read(name, None if steps is None else tuple(sorted(steps.items())), is_masked))
 
     def store(self, pointer: str, steps: Steps | None, value: _Value) -> None:
-        """Notes a store: whoever uses the value later reads this buffer, though the value is still in a register."""
+        """Adds a store. A later use of the value counts as a read of its buffer, though it is still in a register."""
         reads: dict[Read, None] = {}
         operations: set[str] = set()
         left, seen = [(value, False)], {(value, False)}
@@ -96,12 +97,12 @@ class KernelText:
             seen.update(new)
         pointer = self.aliases.get(pointer, pointer)
         self.stores.append(Store(pointer, steps, tuple(reads), tuple(sorted(operations))))
-        if operations or len(reads) != 1:  # else whoever reads it goes on reading what it is a copy of
+        if operations or len(reads) != 1:  # a later use of a plain copy counts as a read of its source
             self._stored[value] = self.load(pointer, steps).read  # type: ignore[assignment]
 
 
 def _linear(node: ast.AST, known: Mapping[str, Steps]) -> Steps | None:
-    """An index expression as a sum of whole multiples of loop variables; None if it is none."""
+    """Writes an index expression as a sum of whole multiples of loop variables; None if it is no such sum."""
     match node:
         case ast.Constant(value=int(number)):
             return {"": number}
@@ -127,7 +128,7 @@ _TRITON_REDUCTIONS = re.compile(r"sum|max|min|max2|min2|any|prod|reduce\w*|welfo
 
 
 class _Triton:
-    """Reads a Triton kernel: an index of a tile is split into the digits that the kernel takes of it."""
+    """Reads a Triton kernel. A tile's index is split into the parts that the kernel takes with ``//`` and ``%``."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self.kernel = KernelText(tuple(argument.arg for argument in function.args.args))
@@ -229,9 +230,9 @@ _NAMES = re.compile(r"\b\w*(?:tmp|welford)\w*")
 
 class _Cpp:
     """
-    Reads a C++ kernel, statement by statement; of a loop's vector part and its tail only the first.
+    Reads a C++ kernel, statement by statement. The vector part of a loop is read, its tail is left out.
 
-    A tile that is transposed in a local array is read as its two loops: the lanes of a vector add nothing to an index.
+    A tile that is transposed in a local array is read as two loops; the lanes of a vector add nothing to an index.
     """
 
     def __init__(self, source: str) -> None:
@@ -240,7 +241,7 @@ class _Cpp:
         head, _, body = text.partition("kernel(")[2].partition(")")
         self.kernel = KernelText(tuple(re.findall(r"(\w+)\s*(?:,|\Z)", head)))
         self._steps: dict[str, Steps] = {}
-        self._scopes: list[tuple[str, str]] = []  # what each open brace belongs to: a loop, a lambda, what is left out
+        self._scopes: list[tuple[str, str]] = []  # kind of each open brace (loop, lambda, left out, block) and its name
         self._read(_FOR.sub(r"for@\1@\2@\3@", body))
 
     def _read(self, text: str) -> None:
@@ -332,7 +333,7 @@ class _Cpp:
 
 
 def _balanced(text: str, start: int) -> str:
-    """The part of a text from a bracket to the one that closes it."""
+    """Returns the part of a text from an opening bracket to its closing bracket."""
     depth = 0
     for position in range(start, len(text)):
         depth += (text[position] == "(") - (text[position] == ")")
@@ -342,7 +343,7 @@ def _balanced(text: str, start: int) -> str:
 
 
 def _arguments(text: str) -> list[str]:
-    """The arguments of a call, from behind its opening bracket."""
+    """Splits the arguments of a call; the text begins behind the call's opening bracket."""
     found, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -356,7 +357,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def read_kernel(source: str) -> KernelText | None:
-    """A generated kernel; None if it is of another kind, or has no store that was understood."""
+    """Reads a generated kernel; None if it is neither C++ nor Triton, or has no store that was understood."""
     kernel = None
     if 'extern "C"' in source:
         kernel = _Cpp(source).kernel

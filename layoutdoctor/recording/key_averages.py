@@ -1,5 +1,5 @@
 """
-The table of torch.profiler: operations and ranges of the host, and from torch 1.8.1 on what ran on the device.
+Reads the table of torch.profiler: operations and ranges of the host and, from torch 1.8.1 on, work of the device.
 
 Source:
     ``key_averages().table()`` of torch 0.4 to 2.13.
@@ -27,11 +27,11 @@ class KeyAverages(TextTable):
     A table of torch.profiler while it is read.
 
     Attributes:
-        rows: By name and by whether the row has time on the host: calls, own time on the host and on the device, and
-            on the one that counts the time with all that was called.
-        host, on_device: Titles of the own time of a row; before torch 1.6 of its time with all that it called.
-        device: As the titles name it; empty if there is only the host.
-        totals: The lines below the table, by device.
+        rows: Sums over rows, by name and by whether a row has time on the host. Each has four numbers: calls, own time
+            on the host, own time on the device, and time with all that was called (on the device if there is one).
+        host, on_device: Titles of the columns of own time; before torch 1.6, of time with all that was called.
+        device: Name of the device in the titles; empty if there is only the host.
+        totals: Times in the lines below the table, by device.
     """
 
     def __init__(self, titles: list[str], separator: str, offset: int, heading: str = "") -> None:
@@ -50,7 +50,7 @@ class KeyAverages(TextTable):
         self.share_title = share if share in titles and not self.is_nested else None
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
-        """The numbers of a row: its own time on the device, or of a table without one on the host."""
+        """Reads the numbers of a row: its own time on the device, or on the host if the table has no device."""
         count, host, device = (
             notation.whole(row["# of calls"]),
             self._host(row, notation),
@@ -68,7 +68,7 @@ class KeyAverages(TextTable):
         return 0.0 if self.on_device is None else notation.nanoseconds(row[self.on_device], None)
 
     def take_entry(self, entry: Entry) -> None:
-        """Adds a row to those of the same name."""
+        """Adds a row to the sums of its name."""
         notation = self._notations[0]
         host, device = self._host(entry.row, notation) or 0.0, self._device_time(entry.row, notation) or 0.0
         whole = notation.nanoseconds(entry.row.get(self._whole_title, ""), None)
@@ -79,23 +79,23 @@ class KeyAverages(TextTable):
 
     @property
     def has_kernels(self) -> bool:
-        """Whether a kernel is in it."""
+        """Whether the table lists a kernel."""
         return bool(self.kernels())
 
     def total(self, device: str) -> float | None:
-        """The time of all that ran: by the line below the table, else by its percentages."""
+        """Returns the total time on a device: from the line below the table, else from the percentages."""
         if (known := self.totals.get(device)) is not None:
             return known
         return whole_nanoseconds(self.spent) if device == (self.device or "cpu") else None
 
     def kernels(self) -> list[KernelTotal]:
-        """Rows of work on the device itself, copies as well: they took no time on the host, and are no ranges of it."""
+        """Returns the rows of kernels and copies: they have no time on the host and are not the host's ranges."""
         found = [
             KernelTotal(name, round(count), round(device))
             for (name, on_host), (count, _, device, _) in self.rows.items()
             if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
         ]
-        total = self.total(self.device)  # less than the rows add up to, if the host's row of a range is not listed
+        total = self.total(self.device)  # less than the sum of the rows if the host's row of a range is not listed
         most = (total or 0.0) * (_ROUNDED if self.totals.get(self.device) is not None else _ROUNDED_PERCENTAGES)
         listed, ranges = sum(row.nanoseconds for row in found), set[str]()
         for row in sorted(found, key=lambda row: -row.nanoseconds):
@@ -105,7 +105,7 @@ class KeyAverages(TextTable):
         return [row for row in found if row.name not in ranges]
 
     def result(self) -> KernelTotals | RecordedTrace:
-        """The kernels without copies; of a table without any kernel the operations, with their own time."""
+        """Returns the kernels without the copies; if there are no kernels, the operations with their own time."""
         ran = self.kernels()
         kernels = [row for row in ran if not row.name.startswith(TRANSFERS)]
         ran_on_device = self.on_device is not None and any(times[2] or times[3] for times in self.rows.values())
@@ -117,7 +117,7 @@ class KeyAverages(TextTable):
             listed = sum(row.nanoseconds for row in kernels)
             whole = None if total is None else max(0, round(total - transferred))
             if whole is not None and self.device not in self.totals and whole <= 1.01 * listed:
-                whole = None  # percentages have few digits
+                whole = None  # percentages have too few digits to show that a row is missing
             count, _, time, _ = self.rows.get(("aten::copy_", True), (0, 0, 0, 0))
             copies = KernelTotal("aten::copy_", round(count), round(time)) if time else None
             return KernelTotals("key_averages", kernels, [], device, whole, copies=copies)
@@ -142,9 +142,9 @@ class KeyAverages(TextTable):
 
 
 OF_A_GPU = re.compile(r"aten::_?(?:cudnn|miopen)_(?!is_acceptable)")
-"""Operations that run on a GPU alone, though only their host's part may have been recorded; native_functions.yaml."""
+"""Operations of native_functions.yaml that run only on a GPU, even if only their time on the host was recorded."""
 _NEARLY_ALL = 0.99
-_ROUNDED_PERCENTAGES = 1.05  # those of many rows have few digits each
+_ROUNDED_PERCENTAGES = 1.05  # each percentage has few digits, and there are many rows
 _ROUNDED = 1.001  # each row is printed with three decimals
 _MAY_BE_A_RANGE = re.compile(r"(?i)(?!.*(?:kernel|gemm|conv|triton|cutlass|cudnn|nccl|sm\d\d_|mem))[\w .#:/*-]+$")
 _DEVICE_TYPES = {"device": "cuda", "none": "cuda"}
@@ -156,7 +156,7 @@ _OPERATION = re.compile(r"(?!(?:autograd|torch|profiler|prim|c10d|nccl)\b)[A-Za-
 
 
 def totals_below(line: str) -> dict[str, float | None]:
-    """The times of the devices, if a line is the one below a table."""
+    """Reads the total times of devices from a line below a table; empty for any other line."""
     return {device.lower(): PLAIN.nanoseconds(time, None) for device, time in _TOTAL.findall(line)}
 
 

@@ -2,12 +2,12 @@
 Reads the SQLite file that ``nsys export --type sqlite`` makes of an Nsight Systems recording.
 
 The file is somebody else's database: it is opened read-only, only plain tables are read, every value is checked, and a
-damaged page ends a table instead of the reading. ``torch.autograd.profiler.emit_nvtx`` puts all it knows of an
+damaged page ends a table instead of the reading. ``torch.autograd.profiler.emit_nvtx`` writes the facts about an
 operation into the text of a range, which is taken apart here.
 
 Source:
     docs.nvidia.com/nsight-systems, exporter's SQLite schema; tables are made only if something was recorded, and
-    columns came over the years, so nothing but ``start`` and ``end`` is taken for granted.
+    columns were added over the years, so only ``start`` and ``end`` are required.
     torch 2.13, ``torch/csrc/profiler/util.cpp``, ``getNvtxStr``: the parts come in one order, each may be absent;
     before 1.13 there was no ``op_id`` and no ``input_op_ids``.
     sqlite.org, "Defense Against The Dark Arts", "URI Filenames".
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_NAME = 1 << 16
-"""Characters of a name that are kept; the longest kernel name seen has 5 160."""
+"""Largest number of characters of a name that are kept; the longest kernel name seen has 5 160."""
 _LARGEST = 1 << 62
-"""Differences of two times below it fit 64 bits."""
+"""Upper limit of a time, so that the difference of two times fits 64 bits."""
 _MOST_DIGITS = 18
 _SMALLEST_ROW_BYTES = 5
-"""A row needs more than that in a file. A table of more rows than that allows reads its pages over and over."""
+"""A row takes more bytes than this. If a table has more rows than its file can hold, its pages form a circle."""
 _LONGEST_VALUE_BYTES = 16 << 20
 _MOST_INFORMATION = 100
 
@@ -62,10 +62,10 @@ _LOW_BITS = (1 << _PROCESS_SHIFT) - 1
 """A ``globalTid`` is machine, process (24 bits) and thread (24 bits) in one number; a ``globalPid`` has no thread."""
 
 _RANGE_TYPES = (59, 60)
-"""NVTX ranges: pushed and popped, started and ended. Others are marks, categories, names of threads and domains."""
+"""NVTX types of ranges: push/pop and start/end. Other types are marks, categories, names of threads and domains."""
 
 _COPY_KINDS = dict(enumerate("HtoD DtoH HtoA AtoH AtoA AtoD DtoA DtoD HtoH PtoP".split(), start=1))
-"""CUPTI's numbers: host, device, array, peer."""
+"""Names of copies by CUPTI's numbers; H is host, D device, A array, P peer."""
 
 _VERSIONED = re.compile(r"_v\d{1,6}$")
 _NO_NAME = "(name not recorded)"
@@ -73,7 +73,7 @@ _NO_KERNELS = f"no device kernels: the table {_KERNELS} is missing; record with 
 _WHOLE_GRAPH = "CUDA graph launches recorded without their kernels; record with --cuda-graph-trace=node"
 
 _UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError)
-"""What sqlite3 raises on damaged data; UnicodeError if its own message quotes them."""
+"""Errors that sqlite3 raises on damaged data; UnicodeError if its message quotes the data."""
 _SIZES = msgspec.json.Decoder(list[list[int | list[int]]])
 
 
@@ -84,7 +84,7 @@ def read_nsys_export(path: Path) -> RecordedTrace:
     Ranges that ``emit_nvtx`` made of PyTorch's operations become operations, all others annotations.
 
     Returns:
-        The run. What could not be read is counted in ``problems``; if no kernels were recorded that is one of them.
+        The run. Its ``problems`` count the events that could not be read, and say if no kernels were recorded.
 
     Raises:
         TraceError: The file is no SQLite database, is damaged from its first page on, or holds none of the tables that
@@ -106,7 +106,15 @@ def read_nsys_export(path: Path) -> RecordedTrace:
 
 
 def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
-    """Reads a report by the export of ``nsys``, a program, which writes into a temporary folder; else a TraceError."""
+    """
+    Reads a report of Nsight Systems: exports it into a temporary folder and reads the export.
+
+    Args:
+        nsys: Path of the program ``nsys``.
+
+    Raises:
+        TraceError: The report could not be exported, or the export could not be read.
+    """
     with private_directory() as folder:
         database = Path(folder) / "export.sqlite"
         options = ["--type", "sqlite", "--force-overwrite", "true", "--output", str(database)]
@@ -131,7 +139,7 @@ _EXPORT_SECONDS = 600
 
 
 def _instead(tables: Iterable[str]) -> str:
-    """What a database without any table of Nsight Systems seems to be."""
+    """Describes what a database without any table of Nsight Systems seems to be."""
     names = sorted(tables)
     expected = "expected the tables of an Nsight Systems export (nsys export --type sqlite)"
     if any(name.startswith("rocpd_") for name in names):
@@ -152,11 +160,11 @@ class _Reading:
         self.problems: Counter[str] = Counter()
         self.damaged: list[str] = []
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        if sys.version_info >= (3, 11):  # a column may be computed by an expression of the file's
+        if sys.version_info >= (3, 11):  # an expression in the file may compute a column
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
         for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {pragma}")
-        # No views, which would run a statement of the file's, and no virtual tables.
+        # Views, which would run a statement in the file, and virtual tables are left out.
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
         self.tables = frozenset(name for (name,) in found if isinstance(name, str))
         texts = self._rows(_STRINGS, "id", "value")
@@ -248,22 +256,22 @@ class _Reading:
         return {"deviceProperties": listed} if listed else {}
 
     def _information(self, table: str, *columns: str) -> list[tuple[Any, Any]]:
-        """The first rows of a small table that describes the machine; its text is cut if it is too long."""
+        """Reads the first rows of a small table that describes the machine; long texts are cut."""
         rows = islice(self._rows(table, *columns), _MOST_INFORMATION)
         return [(key, value[:200] if isinstance(value, str) else value) for key, value in rows]
 
     def _spans(self, table: str, what: str, *columns: str) -> Iterator[tuple[dict[str, int], list[Any]]]:
-        """Start and duration of the rows of a table whose start and end are times, and their values."""
+        """Yields start and duration, and the values of ``columns``, of each row whose start and end are times."""
         for start, end, *values in self._rows(table, "start", "end", *columns):
             if self._is_span(start, end, what):
                 yield {"start": start, "duration": end - start}, values
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """
-        The rows of a table in the order they are stored, up to the first damaged page; none if there is no such table.
+        Yields the rows of a table as they are stored, up to the first damaged page; nothing if the table is missing.
 
         Args:
-            columns: A column that the table does not have is None in every row.
+            columns: Names of the columns. A column that the table does not have is None in every row.
         """
         if table not in self.tables:
             return
@@ -297,7 +305,7 @@ class _Reading:
 
 
 def _whole(value: object) -> int:
-    """A whole number from a database; ``NONE`` for anything else."""
+    """Returns a value that is a whole number from 0 on; ``NONE`` for any other value."""
     return value if type(value) is int and 0 <= value < _LARGEST else NONE
 
 
@@ -306,11 +314,11 @@ class RangeText(NamedTuple):
     The parts of a range's text.
 
     Attributes:
-        name: Such as ``aten::conv2d``.
+        name: Name of the operation or range, such as ``aten::conv2d``.
         is_operation: Whether torch wrote it for an operation; False for a range that a person or a library named.
-        sequence: Links an operation with the autograd node it made; ``NONE`` if the text has none.
-        shapes: Sizes of the arguments as JSON; empty if the text has none.
-        has_unread_sizes: Whether there are sizes that could not be read, as in a text that was cut.
+        sequence: Number that links an operation with the autograd node it made; ``NONE`` if the text has no number.
+        shapes: Sizes of the arguments as JSON; empty if the text has no sizes.
+        has_unread_sizes: Whether the text has sizes that could not be read, for example because it was cut.
     """
 
     name: str
@@ -322,10 +330,11 @@ class RangeText(NamedTuple):
 
 def read_range_text(text: str) -> RangeText:
     """
-    Takes a range's text apart.
+    Takes the text of a range apart.
 
     Args:
-        text: Such as ``aten::conv2d, seq = 5, op_id = 12, sizes = [[1, 3, 8, 8], [4, 3, 1, 1]], input_op_ids = []``.
+        text: The whole text, for example
+            ``aten::conv2d, seq = 5, op_id = 12, sizes = [[1, 3, 8, 8], [4, 3, 1, 1]], input_op_ids = []``.
     """
     rest, _, _ = text.partition(", input_op_ids = ")
     rest, has_sizes, sizes = rest.partition(", sizes = ")

@@ -1,8 +1,7 @@
 """
 Reads oneDNN's verbose log: one line per primitive that was created or executed.
 
-The profiler shows none of what a primitive does inside an operation; this log is the only record of a ``reorder`` on a
-CPU.
+The profiler does not show the primitives inside an operation. On a CPU, this log is the only record of a ``reorder``.
 
 Source:
     oneDNN developer guide, "Verbose Mode"; lines of MKL-DNN 0.x, DNNL 1.x and oneDNN 2.x to 3.12, with and without
@@ -21,10 +20,10 @@ from layoutdoctor.diagnosis.record import NonNegativeSeconds
 from layoutdoctor.words import DTYPES
 
 _MARKER = r"(?<!\w)(?=(?:onednn|dnnl|mkldnn)_verbose,)"
-# A launcher or a logger may write something in front: a rank, a time, the sign of a quotation.
+# A launcher or a logger may write something before the marker: a rank, a time, the sign of a quotation.
 VERBOSE_LINE = re.compile(rf"^[^\n{{\"]{{0,120}}?{_MARKER}", re.MULTILINE)
 _NEXT_LINE = re.compile("(?=(?:onednn|dnnl|mkldnn)_verbose,)")
-_FEWEST_COMMAS = 3  # less than that behind other words is prose about the log
+_FEWEST_COMMAS = 3  # a marker behind other words, with fewer commas, is prose about the log
 _LONGEST_SECONDS = 7 * 24 * 3600  # no primitive runs for a week
 _SECONDS_PER_MILLISECOND = 1e-3
 _LONGEST_LINE = 2_000
@@ -44,7 +43,7 @@ class MemoryDescriptor:
 
     Attributes:
         role: ``src``, ``wei``, ``bia``, ``dst``, ``diff_src``... as printed.
-        dtype: oneDNN's name, such as ``f32``.
+        dtype: oneDNN's name of the dtype, such as ``f32``.
         tag: Format tag, such as ``abcd`` or ``aBcd16b``; empty if undefined.
     """
 
@@ -53,7 +52,7 @@ class MemoryDescriptor:
     tag: str
 
     def layout(self, shape: tuple[int, ...]) -> Layout | None:
-        """The layout this format gives a tensor of that shape."""
+        """Returns the layout of a tensor of the given shape in this format; None if it is not known."""
         if not self.tag:
             return None
         if not _PLAIN_TAG.match(self.tag):
@@ -75,7 +74,7 @@ class Primitive:
         prop_kind: ``forward_training``, ``backward_data``, ``undef``...
         problem: oneDNN's problem text: ``4x64x56x56`` for a reorder, ``mb4_ic3oc64_...`` for a convolution.
         start_seconds: Unix time of its start; None if the log has no timestamps.
-        engine: Where it ran, as printed: ``cpu``, ``gpu:0``.
+        engine: oneDNN's name of the device that it ran on: ``cpu``, ``gpu:0``.
     """
 
     kind: str
@@ -89,16 +88,16 @@ class Primitive:
 
     def descriptor(self, role: str) -> MemoryDescriptor | None:
         """
-        The tensor of that role.
+        Returns the tensor with the given role; None if the primitive has no such tensor.
 
         Args:
-            role: ``src``, ``wei``, ``bia`` or ``dst``; a printed ``diff_`` is ignored.
+            role: ``src``, ``wei``, ``bia`` or ``dst``; a prefix ``diff_`` in the log is ignored.
         """
         return next((item for item in self.descriptors if item.role.removeprefix("diff_") == role), None)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Logical sizes of a reorder's tensor; None if the problem text is none."""
+        """Logical sizes of a reorder's tensor; None if the problem text has another form than ``4x64x56x56``."""
         return tuple(map(int, self.problem.split("x"))) if _SIZES.match(self.problem) else None
 
 
@@ -108,9 +107,9 @@ class Creation:
     One primitive that was created, or found in a cache.
 
     Attributes:
-        how: ``create``, ``create:cache_miss``, ``create:cache_hit``, ``create_nested``... as printed. A nested one is a
-            part of the one around it, its time as well.
-        primitive: All that makes it the same primitive as another one, as printed.
+        how: ``create``, ``create:cache_miss``, ``create:cache_hit``, ``create_nested``... as printed. The time of a
+            nested creation is a part of the time of the creation around it.
+        primitive: Description of the primitive, as printed; equal for two creations of the same primitive.
     """
 
     how: str
@@ -125,11 +124,11 @@ class OnednnLog:
 
     Attributes:
         version: oneDNN's version; None if the log does not say.
-        isa: Instruction set oneDNN uses.
-        not_understood: Lines that are oneDNN's and could not be read.
-        other_lines: Lines that are not oneDNN's.
+        isa: Instruction set that oneDNN uses; None if the log does not say.
+        not_understood: Lines of oneDNN that could not be read.
+        other_lines: Lines of other programs.
         errors: Lines in which oneDNN reports an error.
-        partition_seconds: Time of each partition of oneDNN Graph that ran. Primitives inside it may have no lines.
+        partition_seconds: Time of each run of a partition of oneDNN Graph. Primitives in a partition may have no lines.
     """
 
     primitives: list[Primitive] = field(default_factory=list)
@@ -143,12 +142,12 @@ class OnednnLog:
 
     @property
     def is_of_a_gpu(self) -> bool:
-        """Whether what ran, ran on a GPU."""
+        """Whether all primitives ran on a GPU; False without primitives."""
         return bool(self.primitives) and all(item.engine.startswith("gpu") for item in self.primitives)
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether every primitive says when it started."""
+        """Whether the start of every primitive is known; False without primitives."""
         return bool(self.primitives) and all(item.start_seconds is not None for item in self.primitives)
 
 
@@ -167,7 +166,7 @@ def read_onednn_log(text: str) -> OnednnLog:
 
 
 def _whole_lines(lines: Iterable[str]) -> list[str]:
-    """The lines; a primitive's line that a terminal or a mail broke is one line again, which ends with its time."""
+    """Joins the lines of primitives that a terminal or a mail broke; a whole line ends with the primitive's time."""
     found: list[str] = []
     for line in lines:
         if found and _goes_on(found[-1], line):
@@ -221,7 +220,7 @@ def _read_information(log: OnednnLog, line: str) -> None:
         log.isa = isa[1].strip()
 
 
-# Primitive, implementation, prop_kind, descriptors, auxiliary, problem, time; newer ones have an engine, attributes.
+# Primitive, implementation, prop_kind, descriptors, auxiliary, problem, time; newer versions add engine and attributes.
 _FEWEST_FIELDS = 7
 
 
@@ -231,7 +230,7 @@ def _primitive(fields: list[str]) -> Primitive | None:
     engine = rest.pop(0) if rest and is_engine(rest[0]) else "cpu"
     if len(rest) > 1 and _PROP_KIND.match(rest[1]):
         rest.insert(1, "")  # the first versions do not name the implementation
-    # Its start is printed in milliseconds of Unix time.
+    # The primitive's start is printed in milliseconds of Unix time.
     times = (float(item) for item in fields[1:at] if re.fullmatch(r"[0-9]{1,16}\.[0-9]{1,12}", item))
     seconds = _duration(rest[-1]) if len(rest) >= _FEWEST_FIELDS else None
     if seconds is None or not rest[-2]:
@@ -249,12 +248,12 @@ def _primitive(fields: list[str]) -> Primitive | None:
 
 
 def is_engine(text: str) -> bool:
-    """Whether a field of a line is an engine, such as ``cpu`` or ``gpu:0``, which the first versions do not name."""
+    """Whether a field of a line names an engine, such as ``cpu`` or ``gpu:0``; lines of the first versions do not."""
     return _ENGINE.match(text) is not None
 
 
 def _duration(text: str) -> float | None:
-    """A primitive's time, printed in milliseconds; None for what is none, such as ``nan`` in a damaged line."""
+    """Converts a printed time from milliseconds to seconds; None for a text that is no time, such as ``nan``."""
     try:
         seconds = float(text) * _SECONDS_PER_MILLISECOND
     except ValueError:
@@ -276,7 +275,7 @@ def _descriptor(text: str) -> MemoryDescriptor | None:
 
 
 def _in_letters(tag: str) -> str:
-    """A format of MKL-DNN 0.x in the letters of today: ``nChw16c`` is ``aBcd16b``; empty if it is none."""
+    """Translates a format of MKL-DNN 0.x to today's letters: ``nChw16c`` to ``aBcd16b``; empty if it is no format."""
     names = "goidhw" if "o" in tag.lower() else "ncdhw"
     known = [name for name in names if name in tag.lower()] if tag != "x" else ["x"]
     if not set(re.sub(r"\d", "", tag.lower())) <= set(known):

@@ -1,11 +1,12 @@
 """
-A recorded run from elsewhere as a recording: a trace, a table of kernels, a log of oneDNN or one of torch.compile.
+Reads runs that were recorded elsewhere: a trace, a table of kernels, a log of oneDNN or a log of torch.compile.
 
-The kind of a file is known by its first bytes. A wrong file is the commonest mistake, so the error names the kind that
-the file seems to have, and what to do.
+The kind of a file is recognized by its first bytes. A wrong file is the commonest mistake, so the error says what the
+file seems to be, and what to do.
 
 Source:
-    The formats' own documentation for their first bytes; the name for ``.nsys-rep`` and ``.qdrep``, which have none.
+    First bytes of a format: its own documentation. ``.nsys-rep`` and ``.qdrep`` have no fixed first bytes, so they are
+    recognized by their names.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def read_trace(
     file = TraceFile(path, most_bytes)
     head = file.head()
     if _OF_NSYS.search(path.name) and not head.startswith(_SQLITE) and (nsys := shutil.which("nsys")) is not None:
-        from layoutdoctor.recording.nsys import read_nsys_report  # late, as below
+        from layoutdoctor.recording.nsys import read_nsys_report  # late: few traces need it
 
         return read_nsys_report(path, nsys)
     kind = recognize(head, path.name)
@@ -75,7 +76,7 @@ def read_trace(
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pauses garbage collection, which only costs time: a trace lives as long as its examination."""
+    """Pauses garbage collection, which would only cost time: a trace is needed until its examination ends."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -125,10 +126,10 @@ def _recording(found: RecordedTrace | KernelTotals | OnednnLog | TorchTrace, nam
 
 def read_tables(path: Path, name: str, most_bytes: int = DEFAULT_MOST_BYTES) -> tuple[Recording, ...]:
     """
-    Reads each table of kernels in a file as a run of its own; nothing if the file is of another kind.
+    Reads each table of kernels in a file as a run of its own; returns no run if the file is of another kind.
 
     Args:
-        name: The name of the file in reports; of several tables each has its number and heading behind it.
+        name: Name of the file in reports. If there are several tables, each name ends in the number and heading.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -177,7 +178,7 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """The device type in torch's words; None if no device ran anything."""
+    """Returns the type of the device that ran the trace, in torch's words; None if nothing ran."""
     foreign = [problem.device for problem in trace.problems if problem.device is not None]
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()
@@ -191,20 +192,20 @@ def device_of(trace: RecordedTrace) -> str | None:
 
 
 def launched_count(trace: RecordedTrace) -> int:
-    """How many kernels or graphs were launched, whether they were recorded or not."""
+    """Counts the launches of kernels and graphs, whether the kernels were recorded or not."""
     is_launch = [_LAUNCH.search(name) is not None for name in trace.names] or [False]
     return sum(is_launch[name] for name in trace.launches.name.tolist())
 
 
-# Runtime calls of oneAPI, ATen's kernels for it, names of devices.
+# Runtime calls of oneAPI, ATen's kernels for XPU, names of devices.
 _OF_AN_XPU = re.compile(r"^(?:ur|ze)[A-Z]\w+$|\bat::native::xpu::|(?i:xpu)|^Intel\b")
-# Operations that dispatch to one device alone, by native_functions.yaml.
+# Operations that native_functions.yaml dispatches to one device only.
 _BY_OPERATION = {"mps": re.compile(r"aten::_?mps_"), "cuda": OF_A_GPU}
 _LAUNCH = re.compile(r"^(?:cu|cuda|hip|musa)\w{0,20}Launch|^urEnqueueKernelLaunch|^zeCommandListAppendLaunchKernel")
 
 
 def describe_environment(trace: RecordedTrace) -> Environment:
-    """The machine that a trace was recorded on."""
+    """Describes the machine that a trace was recorded on."""
     metadata = trace.metadata
     names = _device_names(trace)
     inner = metadata.get("metadata")
@@ -219,16 +220,20 @@ def describe_environment(trace: RecordedTrace) -> Environment:
 
 
 def _device_names(trace: RecordedTrace) -> list[str]:
-    """Names of the devices that ran kernels, else of all that are listed."""
+    """
+    Names the devices that ran kernels.
+
+    The first listed device is named if none of their ids is listed; all listed devices are named if no kernel ran.
+    """
     listed = trace.metadata.get("deviceProperties")
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
-    used: list[object] = sorted(set(trace.kernels.device.tolist()))  # a list: an id may be anything
+    used: list[object] = sorted(set(trace.kernels.device.tolist()))  # a list, as an id in the file may be unhashable
     chosen = [device for device in devices if device.get("id") in used] or (devices[:1] if used else devices)
     return [_text(device["name"]) for device in chosen if isinstance(device.get("name"), str)]
 
 
 def _cuda_version(number: object) -> str | None:
-    """``12040`` as ``12.4``."""
+    """Converts a version number of CUDA: ``12040`` becomes ``12.4``."""
     if not isinstance(number, int) or not 1000 <= number < 1_000_000:
         return None
     return f"{number // 1000}.{number % 1000 // 10}"
@@ -264,13 +269,14 @@ _BINARY = (
     (rb"\n", "protobuf, such as a Perfetto trace or an XPlane", _AS_JSON),
     (rb"", "binary data of an unknown kind", _RECORD),
 )
-"""How files begin, what they seem to be, and what to do; likewise for texts below, and for ends of names."""
+"""A pattern of a file's first bytes, what the file seems to be, and what to do. The tables below have the same form."""
 _NAMES = (
     (r".*\.(nsys-rep|qdrep|qdstrm)\Z", "a recording of Nsight Systems that was not exported", _EXPORT),
     (r".*\.(pftrace|perfetto-trace|perfetto)\Z", "a Perfetto trace in protobuf", _AS_JSON),
     (r".*\.xplane\.pb\Z", "an XPlane of TensorFlow, JAX or PyTorch/XLA", _AS_JSON),
 )
-# Process names of TensorFlow's profiler since 2016, of which JAX's is made; Kineto's are numbers and program names.
+# The first pattern has the process names of TensorFlow's profiler since 2016, on which JAX's profiler is built. Process
+# names in Kineto's traces are numbers and names of programs.
 _TEXTS = (
     (
         r'\{.*"traceEvents".*"name"\s*:\s*"/(?:job:|host:|device:)',
@@ -357,19 +363,19 @@ _TEXT_BYTES_PER_CONTROL = 100
 
 def recognize(head: bytes, name: str) -> TraceKind:
     """
-    The kind of recorded run that a file holds.
+    Recognizes the kind of recorded run that a file holds.
 
     Args:
-        head: The file's first bytes, unpacked, as ``TraceFile.head`` has them.
-        name: The file's name, for messages and for formats that only the name says.
+        head: The file's first bytes, unpacked, as ``TraceFile.head`` returns them.
+        name: The file's name, for messages and for formats that are recognized only by the name.
 
     Returns:
-        ``chrome`` for a Chrome trace in JSON, also if its events come later than ``head`` ends; ``nsys_sqlite`` for
-        any SQLite database; ``kernel_csv`` for a table that ``read_kernel_tables`` reads; ``onednn_log``;
-        ``torch_trace`` for the structured log that ``TORCH_TRACE`` writes; ``diagnosis`` for a saved diagnosis of ours.
+        ``chrome`` for a Chrome trace in JSON, even if its events begin behind ``head``; ``nsys_sqlite`` for any SQLite
+        database; ``kernel_csv`` for a table that ``read_kernel_tables`` reads; ``onednn_log`` for a log of oneDNN;
+        ``torch_trace`` for the structured log that ``TORCH_TRACE`` writes; ``diagnosis`` for a saved diagnosis.
 
     Raises:
-        TraceError: It is none of these; the message says what it seems to be and what to do.
+        TraceError: The file is of another kind; the message says what it seems to be and what to do.
     """
     if head.startswith(_SQLITE):
         return "nsys_sqlite"
@@ -405,7 +411,7 @@ def _refusal(name: str, what: str, advice: str) -> TraceError:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether control characters are as rare as in text; JSON may hold any, as names in it are not always escaped."""
+    """Whether a file is text: control characters are rare, or it is JSON, in which names are not always escaped."""
     if head.startswith((b"{", b"[")):
         return True
     strange = len(head) - len(head.translate(None, _TEXT_CONTROLS))

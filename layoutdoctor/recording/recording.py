@@ -1,8 +1,8 @@
 """
-What was seen of one trial of a diagnosis, or of a recorded run: the value that ``examine`` makes facts of.
+The recording of one trial of a diagnosis, or of a run from elsewhere: the value that ``examine`` derives facts from.
 
 A live run on a CPU or a GPU, a lowering for a GPU that is not there, a trace file, a table of kernels and a log of
-oneDNN all end in this value. It needs no torch, and nothing in it was proved by looking at it.
+oneDNN all become such a value. A recording needs no torch and contains nothing that was derived from its other parts.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     Column = NDArray[np.int64]
 else:
-    Column = np.ndarray  # as a file of a recording is read
+    Column = np.ndarray  # the type for the decoder of saved recordings
 
 NONE = -1
-"""In a column of identifiers: not recorded."""
+"""The entry of a column of identifiers that was not recorded."""
 
 
 class _Rows:
     """
-    A table by columns; as many rows as its column of starts has.
+    A table that is stored by columns.
 
-    Names, threads, grids and arguments are indices into the lists of ``RecordedTrace``, processes are numbers; starts
-    are nanoseconds since its base, durations nanoseconds. What was not recorded is ``NONE``.
+    Names, threads, grids and arguments are indices into the lists of ``RecordedTrace``; processes are numbers. Starts
+    are nanoseconds since the base of the trace, durations are nanoseconds. An entry that was not recorded is ``NONE``.
     """
 
     __slots__ = ()
@@ -52,8 +52,8 @@ class KernelEvents(_Rows):
     Device kernels, sorted by start.
 
     Attributes:
-        correlation: Of the runtime call that launched it; a graph launch shares one among all of its kernels.
-        external: External id as recorded, whether that can be trusted or not.
+        correlation: Id of the runtime call that launched the kernel; all kernels of a graph launch share one id.
+        external: External id as recorded; it was not checked.
     """
 
     name: Column
@@ -69,7 +69,7 @@ class KernelEvents(_Rows):
 
 @dataclass(frozen=True, slots=True)
 class TransferEvents(_Rows):
-    """Copies and fills by the device's own engines (``gpu_memcpy``, ``gpu_memset``), columns as in ``KernelEvents``."""
+    """Copies and fills by the device's own engines (``gpu_memcpy``, ``gpu_memset``); columns are as for kernels."""
 
     name: Column
     start: Column
@@ -81,11 +81,11 @@ class TransferEvents(_Rows):
 @dataclass(frozen=True, slots=True)
 class OperationEvents(_Rows):
     """
-    Operations on the host (``cpu_op``), sorted by start, longer ones first.
+    Operations on the host (``cpu_op``), sorted by start; of equal starts, the longer operation comes first.
 
     Attributes:
-        sequence: Sequence number, which a backward operation shares with its forward one.
-        forward_thread: What a backward operation says about its forward's thread; ``NONE`` or 0 in a forward one.
+        sequence: Sequence number, which a backward operation shares with its forward operation.
+        forward_thread: Thread of a backward operation's forward operation; ``NONE`` or 0 for a forward operation.
     """
 
     name: Column
@@ -104,7 +104,7 @@ class LaunchEvents(_Rows):
     Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
 
     Attributes:
-        correlation: Shared with what was launched.
+        correlation: Correlation id, shared with the kernels or copies that were launched.
     """
 
     name: Column
@@ -116,7 +116,7 @@ class LaunchEvents(_Rows):
 
 @dataclass(frozen=True, slots=True)
 class FrameEvents(_Rows):
-    """Python frames and ``nn.Module`` calls, or annotated ranges; sorted by start, longer ones first."""
+    """Python frames and ``nn.Module`` calls, or annotated ranges; sorted as ``OperationEvents``."""
 
     name: Column
     start: Column
@@ -132,16 +132,17 @@ EVENT_TABLES: Mapping[str, type[Any]] = {
     "frames": FrameEvents,
     "annotations": FrameEvents,
 }
-"""The tables of a recorded run, by the fields of ``RecordedTrace``."""
+"""The type of each table of a recorded run, by the name of the field in ``RecordedTrace``."""
 
 
 def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict[str, Any]:
     """
-    All tables of a run, each sorted by start, longer ones first; one without columns is empty.
+    Builds all tables of a run, each sorted by start and, for equal starts, by falling duration.
 
     Args:
-        columns: Starts count from zero. A column that is missing was not recorded, and there is one process.
-        base: Where starts of the tables count from.
+        columns: The columns by table and name; a table without columns is empty. The entries of a missing column are
+            ``NONE``; without a column of processes, there is one process.
+        base: The time on the clock of ``columns`` from which the starts in the tables count.
     """
     tables = {}
     for table, kind in EVENT_TABLES.items():
@@ -155,7 +156,7 @@ def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict
 
 
 class Numbered(dict[Any, int]):
-    """Numbers things in the order in which they are first asked for."""
+    """Numbers keys in the order in which they are first looked up."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -165,15 +166,15 @@ class Numbered(dict[Any, int]):
 @dataclass(frozen=True, slots=True)
 class OperationArguments:
     """
-    What was recorded of an operation's arguments, as the JSON text in the trace; empty if it was not recorded.
+    The arguments of an operation, as the JSON text in the trace; a field that was not recorded is empty.
 
     Attributes:
-        shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for what is no tensor.
-        strides: ``Input Strides``, likewise.
+        shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for an argument that is no tensor.
+        strides: ``Input Strides``: a list of the same form as ``shapes``.
         types: ``Input type``.
         values: ``Concrete Inputs``: the values of numbers and lists of numbers.
-        kernel_options: Of a Triton launch: ``kernel_kwargs``, such as ``XBLOCK=32,YBLOCK=32``.
-        call_stack: ``Call stack`` as torch 1.9 to 1.13 wrote it, innermost first, parts separated by ``;``.
+        kernel_options: ``kernel_kwargs`` of a Triton launch, such as ``XBLOCK=32,YBLOCK=32``.
+        call_stack: ``Call stack`` as torch 1.9 to 1.13 wrote it: frames separated by ``;``, the innermost first.
     """
 
     shapes: bytes = b""
@@ -187,13 +188,13 @@ class OperationArguments:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """
-    Something in a file that could not be read, once per kind.
+    One kind of problem that was found while a file was read.
 
     Attributes:
-        what: In words, such as ``"the file ends in the middle of an event"``.
-        count: How many events or places.
-        is_loss: Whether these events are missing; False for what was mended or is said for information.
-        device: Of events of a device that is not understood: its name in the file.
+        what: Description, such as ``"the file ends in the middle of an event"``.
+        count: Number of events or places with this problem.
+        is_loss: Whether the events are missing; False if they were mended, or if the problem is only information.
+        device: Name in the file of the device whose events are not understood; None for other problems.
     """
 
     what: str
@@ -213,9 +214,9 @@ class RecordedTrace:
         threads: ``(process, thread)`` of each thread index, as text.
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
-        metadata: The document's own fields beside the events, such as ``deviceProperties``.
-        base_nanoseconds: What ``start`` counts from, on the trace's own clock.
-        has_stack: Whether Python frames were recorded, also if none of them names a place.
+        metadata: The document's fields other than the events, such as ``deviceProperties``.
+        base_nanoseconds: Time on the trace's own clock from which ``start`` counts.
+        has_stack: Whether Python frames were recorded, even if no frame names a place.
     """
 
     source: SourceKind
@@ -236,7 +237,7 @@ class RecordedTrace:
 
 
 class TraceBuilder:
-    """A run while its rows are read one by one; 8 bytes for each number."""
+    """Collects the rows of a run one by one; each number takes 8 bytes."""
 
     def __init__(self) -> None:
         self.names, self.threads, self.processes, self.grids, self.arguments = (Numbered() for _ in range(5))
@@ -249,13 +250,13 @@ class TraceBuilder:
             columns[name].append(value)
 
     def trace(self, source: SourceKind, **fields: Any) -> RecordedTrace:
-        """The run; starts count from its first event, and ``fields`` are further ones of the trace."""
+        """Builds the run; its starts count from its first event, and ``fields`` are further fields of the trace."""
         base = min((min(columns["start"]) for columns in self._columns.values()), default=0)
         columns = {
             table: {
                 name: np.array(values, np.int64)
                 for name, values in of_table.items()
-                if name != "process" or len(self.processes) > 1  # of one process, every row is
+                if name != "process" or len(self.processes) > 1  # a single process needs no column
             }
             for table, of_table in self._columns.items()
         }
@@ -271,9 +272,9 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        nanoseconds: Their time together.
-        operation: The operation they ran in; None if the table does not say.
-        total_nanoseconds: Of an operation, its time with that of all operations that it called; None if not recorded.
+        nanoseconds: Total time of the kernels.
+        operation: The operation that the kernels ran in; None if the table does not say.
+        total_nanoseconds: Time of an operation including all operations that it called; None if not recorded.
     """
 
     name: str
@@ -290,12 +291,12 @@ class KernelTotals:
 
     Attributes:
         device: The device that the rows ran on, as torch or the table names it.
-        heading: The line of text above the table; empty without one.
-        nanoseconds: Of all kernels or operations, those that are not listed as well, by a line of the table, or by its
-            percentages if they show that rows are missing; None without these.
-        is_nested: Whether the time of an operation has that of the operations which it called, so that no sum is right.
-        misses_operations: Whether the own times of all that a table of operations lists are less than its whole.
-        copies: The operation that runs eager copies, with its time on the device, if the table has kernels as well.
+        heading: The line of text above the table; empty if there is no such line.
+        nanoseconds: Total time of all kernels or operations, including those without a row. It comes from a line of the
+            table, or from percentages that show that rows are missing; None if neither gives the time.
+        is_nested: Whether the time of an operation includes the operations that it called; times cannot be summed then.
+        misses_operations: Whether the own times in a table of operations add up to less than the total time.
+        copies: The operation that runs eager copies, with its time on the device; None if the table has no kernels.
     """
 
     source: SourceKind
@@ -311,17 +312,17 @@ class KernelTotals:
 
 class Head(Record, frozen=True, kw_only=True):
     """
-    What all recordings of one diagnosis share; each holds it, so that any of them can be examined alone.
+    The facts that all recordings of a diagnosis share; each recording holds them, so that it can be examined alone.
 
     Attributes:
-        layoutdoctor_version: What recorded it.
-        created_at: UTC, ISO 8601.
-        environment: The machine and versions, the device's copy bandwidth among them.
-        subject: What was diagnosed.
+        layoutdoctor_version: Version of layoutdoctor that made the recording.
+        created_at: Time of the diagnosis; UTC, ISO 8601.
+        environment: The machine and versions, including the device's copy bandwidth.
+        subject: The model, or the file, that was diagnosed.
         configurations: Names of all trials, in the order of the report.
         other_cores: Cores that other programs used while the configurations were timed; None if not recorded.
-        interrupted: What stopped the diagnosis; None if it came to its end.
-        stage_seconds: How long each stage of the diagnosis took, in their order.
+        interrupted: The reason why the diagnosis stopped early; None if it was finished.
+        stage_seconds: Time that each stage of the diagnosis took, in the order of the stages.
     """
 
     layoutdoctor_version: str
@@ -339,10 +340,10 @@ class Iteration(Record, frozen=True, kw_only=True):
     One profiled iteration, or the whole of a trace file.
 
     Attributes:
-        events: Everything the profiler recorded.
-        device: Where its kernels ran: ``cpu``, ``cuda``...; None if a trace does not say.
-        log: oneDNN's log of it; None if it was not asked for or could not be had.
-        call_seconds: Time of a call without the profiler, at the same moment; None if not measured.
+        events: The events that the profiler recorded.
+        device: Type of the device that the kernels ran on: ``cpu``, ``cuda``...; None if a trace does not say.
+        log: oneDNN's log of the iteration; None if it was not requested or not available.
+        call_seconds: Time of a call without the profiler, measured close to the iteration; None if not measured.
         profiled_seconds: Time of the call under the profiler; None if not measured.
     """
 
@@ -356,16 +357,16 @@ class Iteration(Record, frozen=True, kw_only=True):
 
 class Recording(Record, frozen=True, kw_only=True):
     """
-    What was seen of one trial.
+    The raw observations of one trial.
 
     Attributes:
-        head: The diagnosis it is a part of.
-        trial: Its graphs are as the compiler had them, without conversions and breakers.
-        iterations: Profiled iterations; of a trace file the only one.
-        totals: A table of kernels, if there is nothing else.
-        log: A log of oneDNN, if there is nothing else.
-        was_profiled: Whether it came as far as its profile, or was lowered: round trips are looked for then.
-        how: Lines to paste that apply the configuration to the user's model; None in a trace.
+        head: The facts about the diagnosis that the trial belongs to.
+        trial: The trial. Its graphs are as the compiler had them; conversions and layout breakers are found later.
+        iterations: The profiled iterations; a trace file has only one.
+        totals: A table of kernels, if the table is all that was recorded.
+        log: A log of oneDNN, if the log is all that was recorded.
+        was_profiled: Whether the trial was profiled or lowered; round trips are looked for only then.
+        how: Lines to paste that apply the configuration to the user's model; None for a trace.
     """
 
     head: Head
@@ -383,7 +384,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
 
 def busy_nanoseconds(events: RecordedTrace) -> int:
-    """Time of the kernels on a GPU, else of the operations and annotated ranges that no other one called."""
+    """Returns the time of the kernels on a GPU; without kernels, the time of the outermost operations and ranges."""
     if len(events.kernels):
         return int(events.kernels.duration.sum())
     tables = (events.annotations, events.operations)
@@ -400,7 +401,7 @@ MOST_OF_A_CALL = 1.15
 
 
 def contradicts_call(iteration: Iteration) -> bool:
-    """Whether the iteration was busy for longer than a call without the profiler takes, at the same moment."""
+    """Whether the iteration was busy for longer than ``MOST_OF_A_CALL`` times a call without the profiler."""
     seconds = busy_nanoseconds(iteration.events) / NANOSECONDS_PER_SECOND
     return iteration.call_seconds is not None and seconds > MOST_OF_A_CALL * iteration.call_seconds
 

@@ -1,8 +1,9 @@
 """
-The file of a recording: MessagePack in gzip, data and never code, with a version in front.
+Saves and loads recordings: MessagePack in gzip that begins with a version; data only, never code.
 
-Columns of numbers are kept in as few bytes as their range allows, the differences of neighbours if those are
-smaller, and byte by byte, which packs well. Nothing is rounded.
+A column is stored in the smallest integer type that holds its numbers, or as differences of neighbours if these need a
+smaller type. The first bytes of all numbers are stored together, then the second bytes, and so on, because this
+compresses well. Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 VERSION = 2
 _HIGHEST_RATIO = 16
-"""A large recording unpacks to no more times its size, as far as any is known; a crafted file to a thousand."""
+"""Largest ratio of unpacked to packed size known of a large recording; a crafted file can reach a thousand."""
 _DIFFERENCES = 16
-"""In the first byte of a packed column, beside the bytes of one number: whether differences are stored."""
+"""Flag in the first byte of a packed column: differences are stored. The byte's other bits are the bytes per number."""
 
 
 class _File(Record, frozen=True, kw_only=True):
@@ -50,14 +51,14 @@ class _Version(msgspec.Struct):
 
 def save_recording(recording: Recording, path: Path) -> None:
     """
-    Writes a recording; a reader sees the old file or the new one, never half of one.
+    Writes a recording; a reader sees the old file or the new file, never an incomplete one.
 
     Args:
-        recording: Written as it is: scrub it before others get it.
-        path: Where to; an existing file is replaced.
+        recording: The recording, which is written as it is: scrub it before the file is given to others.
+        path: Path of the file; an existing file is replaced.
 
     Raises:
-        OSError: It could not be written.
+        OSError: The file could not be written.
     """
     data = gzip.compress(pack(_File(recording_version=VERSION, recording=recording)), mtime=0)
     with replacing(path) as stream:
@@ -69,8 +70,8 @@ def load_recording(path: str | Path) -> Recording:
     Reads a recording.
 
     Raises:
-        RecordError: The file cannot be read, is too large, no recording, damaged, of a newer version, or contradicts
-            itself.
+        RecordError: The file cannot be read, is too large, is no recording, is damaged, has another version, or
+            contradicts itself.
     """
     cannot = f"cannot read {str(path)!r}:"
     data = read_saved(path)
@@ -101,8 +102,9 @@ _EXPECTED = f"expected what --save-recordings wrote (NAME{RECORDING_SUFFIX})"
 
 def pack(value: object) -> bytes:
     """
-    Any value as MessagePack, columns of numbers included; lone surrogates, as in the names of files that are no UTF-8,
-    become their escapes.
+    Packs any value as MessagePack, including columns of numbers.
+
+    Lone surrogates, which file names that are no UTF-8 contain, become their escapes.
     """
     try:
         return _encoder.encode(value)
@@ -128,10 +130,10 @@ def _narrowed(column: Column) -> np.ndarray[Any, Any]:
 
 def unpacked_column(kind: type, value: object) -> Column:
     """
-    The column that was packed.
+    Unpacks a column of numbers.
 
     Raises:
-        ValueError: It is no packed column.
+        ValueError: The value is no packed column.
     """
     if kind is not np.ndarray or not isinstance(value, bytes) or not value:
         raise ValueError("expected a column of numbers")
@@ -147,7 +149,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_packed_column)
 
 
 def _problems(recording: Recording) -> Iterator[str]:
-    """What cannot be, in a file that anybody may have edited."""
+    """Yields the contradictions in a recording, whose file anybody may have edited."""
     if recording.name not in recording.head.configurations:
         yield f"$.head.configurations does not name {recording.name!r}, which was recorded"
     for number, iteration in enumerate(recording.iterations):

@@ -1,4 +1,4 @@
-"""The steps that torch.profiler marks in a run, and the run of each of them alone."""
+"""Cuts a recorded run into the steps that torch.profiler marked."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, KernelEvents, LaunchEvents
 
 STEP_PREFIX = "ProfilerStep#"
-"""Begins the name of the profiler's own range around a step."""
+"""Prefix of the name of the range that the profiler records around a step."""
 
 
 def without_steps(trace: RecordedTrace) -> RecordedTrace:
-    """The run without the ranges around its steps, which run nothing themselves."""
+    """Returns a run without the ranges around its steps; these ranges do no work of their own."""
     return dataclasses.replace(trace, annotations=_rows(trace.annotations, ~_is_step(trace)))
 
 
 def first_steps(trace: RecordedTrace, count: int) -> RecordedTrace:
-    """The run until the end of so many steps, whose ranges stay."""
+    """Returns a run up to the end of its first ``count`` steps; the ranges around the steps are kept."""
     ends = _ends(trace)[:count]
     return _between(trace, np.iinfo(np.int64).min, ends[-1][1]) if ends else trace
 
 
 def single_steps(trace: RecordedTrace, count: int) -> list[RecordedTrace]:
-    """So many of the first steps of a run, each alone; a kernel belongs to the step that launched it."""
+    """Returns each of the first ``count`` steps as a run; a kernel belongs to the step that launched it."""
     return [without_steps(_between(trace, begin, end)) for begin, end in _ends(trace)[:count]]
 
 
@@ -41,7 +41,7 @@ def _is_step(trace: RecordedTrace) -> NDArray[np.bool_]:
 
 
 def _ends(trace: RecordedTrace) -> list[tuple[int, int]]:
-    """Where each step begins and ends, on the host."""
+    """Returns the begin and end of each step on the host."""
     steps: FrameEvents = _rows(trace.annotations, _is_step(trace))
     return [(int(start), int(start + length)) for start, length in zip(steps.start, steps.duration, strict=True)]
 
@@ -55,7 +55,7 @@ def _between(trace: RecordedTrace, begin: int, end: int) -> RecordedTrace:
 
 
 def _launched_at(kernels: KernelEvents, launches: LaunchEvents) -> Column:
-    """When each kernel was launched; its start if that is not known."""
+    """Returns the time of each kernel's launch; the kernel's start if the launch is not known."""
     known = dict(zip(launches.correlation.tolist(), launches.start.tolist(), strict=True))
     known.pop(NONE, None)
     found = zip(kernels.correlation.tolist(), kernels.start.tolist(), strict=True)

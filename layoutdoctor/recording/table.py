@@ -1,9 +1,9 @@
 """
-Finds the tables in a text that sum up kernels or operations by name, or list kernels, and reads each.
+Finds and reads the tables of kernels in a text: sums of kernels or operations by name, and lists of kernels.
 
-``nsys stats``, rocprofv3, TraceLens and torch.profiler print them. A sum has the time of the kernels of each name,
-without order and shapes. A list with starts is a recorded run. The file may be CSV or the text of a terminal, as people
-paste it: quoted, behind the words of a logger, with blanks squeezed, with other output and other tables around it.
+``nsys stats``, rocprofv3, TraceLens and torch.profiler print such tables. A table of sums has the total time of all
+kernels of a name, without order and shapes. A list with starts is read as a recorded run. The file may be CSV, or text
+copied from a terminal: quoted, with the prefix of a logger, with squeezed blanks, or between other output and tables.
 
 Source:
     Reports of ``nsys stats`` 2019 to 2026, rocprofv3, TraceLens 2026; ``key_averages().table()`` of torch 0.4 to 2.13.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 _LONGEST_LINE = 1 << 17
-"""Characters that are kept of a line; the csv module takes no longer field."""
+"""Largest number of characters that are kept of a line; the csv module takes no longer field."""
 
 _LONGEST_TITLES = 2_000  # characters of a line that may have titles with single blanks between them
 
@@ -45,19 +45,21 @@ _COLUMN = (
     r"GridXYZ|BlockXYZ)"
 )
 _SQUEEZED = re.compile(rf"(?:{_COLUMN}\s+)+{_COLUMN}\s*$")
-"""Titles with single blanks between them, as a web page shows text that was not set as code."""
+"""Titles with single blanks between them, as in a web page that does not show the text as code."""
 _COLUMNS = re.compile(_COLUMN)
 _COLORS = re.compile(r"\x1b\[[\d;]{0,20}m")
 _DOTS = re.compile(r"(?=.*(?:\.\.|[\u2026\u22ee]))[\s|,;.\u2026\u22ee\[\]]+$|\s*<snip>\s*$")
-"""A line for rows that somebody left out."""
+"""A line of dots in place of rows that somebody left out."""
 _LONGEST_HEADING = 60
 
 
 def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
     """
-    Reads the tables of kernels in a file: one row per name and operation, in its order; of a list with starts, the run.
+    Reads the tables of kernels in a file.
 
-    Tables of other columns, of operations beside those of kernels, and of the same run again are counted, not read.
+    A table of sums has one row per name and operation, in the order of the file. A list with starts becomes a recorded
+    run. Tables with other columns, tables of operations if there are tables of kernels, and further tables of the same
+    run are only counted.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels that can be read.
@@ -71,7 +73,7 @@ def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
         )
     for table in tables:
         table.decide()
-    # A table of torch.profiler that is sorted by time on the host is cut; rocprofv3 begins with other tables.
+    # The first table may not be the best: torch.profiler may cut off the kernels, rocprofv3 begins with other tables.
     best = min(tables, key=_rank)
     chosen = _of_different_runs([table for table in tables if _rank(table) == _rank(best)])
     for table in chosen:
@@ -91,7 +93,7 @@ def _rank(table: TextTable) -> tuple[bool, bool, int]:
 
 
 def _of_different_runs(tables: Sequence[TextTable]) -> list[TextTable]:
-    """The tables without those of a run that another one is of too: with the same total, or the same sums."""
+    """Returns the longest table of each run. Tables are of the same run if their totals, or their sums, are equal."""
     by_run: dict[object, TextTable] = {}
     for number, table in enumerate(tables):
         run: object = number
@@ -145,12 +147,12 @@ def has_kernel_table(text: str) -> bool:
 
 
 def text_encoding(head: bytes) -> str:
-    """The encoding by the byte order mark, UTF-8 without one. PowerShell's ``>`` writes UTF-16."""
+    """Returns the encoding by the byte order mark; UTF-8 if there is no mark. PowerShell's ``>`` writes UTF-16."""
     return next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
 
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
-    """The lines of a text without their ends; one that is too long for a table is cut."""
+    """Yields the lines of a text without their ends; a line that is too long for a table is cut."""
     rest = ""
     for piece in pieces:
         *whole, rest = (rest[:_LONGEST_LINE] + piece).split("\n")
@@ -159,7 +161,7 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _tables(lines: Iterable[str]) -> Iterator[TextTable]:
-    """The tables in a text; each is complete when the next one comes, or the text ends."""
+    """Yields the tables in a text; a table is complete when the next table is yielded or the text ends."""
     here: TextTable | None = None
     last: TextTable | None = None
     was_blank, above = False, ""
@@ -182,7 +184,7 @@ def _tables(lines: Iterable[str]) -> Iterator[TextTable]:
             else:
                 here.spans = [match.span() for match in re.finditer(r"-+", line[here.offset :])]
         elif is_blank:
-            # The stacks of torch.profiler's rows end with a blank line each, and text between tables does as well.
+            # In a table of torch.profiler, a blank line ends each stack; it does not end the table.
             here = here if isinstance(here, KeyAverages) else None
         elif here is not None and _DOTS.match(line):
             here.is_elided = True
@@ -194,19 +196,19 @@ def _tables(lines: Iterable[str]) -> Iterator[TextTable]:
 
 
 def _heading(line: str) -> str:
-    """A line above a table, if it can be the table's name: short, and no output of the program that wrote the table."""
+    """Returns the text of a line above a table if it can be the table's name; else an empty text."""
     text = line.strip(" \t#*=-:_`>")
     return "" if len(text) > _LONGEST_HEADING or "[" in text or totals_below(line) else text
 
 
 def _is_rule(line: str) -> bool:
-    """Whether a line ends in strokes for several columns: under the titles, above them, or below the last row."""
+    """Whether a line ends in dashes for several columns: below the titles, above them, or below the last row."""
     strokes = line[len(line.rstrip("- \t")) :].split()
     return len(strokes) > 1 and all(len(stroke) > 1 for stroke in strokes)
 
 
 def _after(line: str, table: TextTable) -> TextTable | None:
-    """The table, if a line that is no row of it may be a damaged one, or belongs to the row above it; else None."""
+    """Returns the table if a line that is no row may be a damaged row, or a part of the row above; else None."""
     cells = cells_in(line, table.separator)
     is_other = _are_titles(cells) or (table.separator in ",;" and len(cells) == 1)
     if is_other and not any(map(is_number, cells)):
@@ -220,10 +222,10 @@ def _after(line: str, table: TextTable) -> TextTable | None:
 
 
 def _table_at(line: str) -> TextTable | None:
-    """The table that a line of titles begins; None if it is none of kernels or operations."""
+    """Returns the table that a line of titles begins; None if the line begins no table of kernels or operations."""
     if not _MAY_BE_TITLES.search(line):
         return None
-    if line.lstrip().startswith("|") or line.count(" | ") > 2:  # GitHub shows a table of a page without the outer ones
+    if line.lstrip().startswith("|") or line.count(" | ") > 2:  # a table copied from GitHub has no outer bars
         return _table_of(cells_in(line, "|"), "|")
     for separator in ",;":
         if separator in line and (found := _table_of(cells_in(line, separator), separator)) is not None:
@@ -234,7 +236,7 @@ def _table_at(line: str) -> TextTable | None:
     return _table_of(titles, " ", offset) or _table_of(cells_in(line, " "), " ")
 
 
-_LEAST_NUMBERS = 3  # of a row; a line with less is what a program printed in between
+_LEAST_NUMBERS = 3  # in a row; a line with fewer numbers was printed by a program in between
 _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
 _SAME_TITLES = {"number of calls": "# of calls", "calls": "# of calls"}
 
@@ -249,7 +251,7 @@ def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> Te
     for cell in lower:
         found = _TITLE.match(cell)
         title, unit = (found[1] + (found[3] or ""), found[2]) if found else (cell, "")
-        # "Time (%)" beside "Time": the share is never used.
+        # "Time (%)" keeps its unit, so that it is not taken for "Time".
         titles.append(title if unit != "%" and title not in titles else cell)
         if unit in NANOSECONDS:
             units[titles[-1]] = unit
@@ -258,6 +260,6 @@ def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> Te
 
 
 def _are_titles(cells: Sequence[str]) -> bool:
-    """Whether a line without numbers names columns: some of them have a unit."""
+    """Whether cells are titles of columns: at least one of them has a unit of time or a percent sign."""
     found = (_TITLE.match(cell.lower()) for cell in cells)
     return any(title is not None and (title[2] in NANOSECONDS or title[2] == "%") for title in found)

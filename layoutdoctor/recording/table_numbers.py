@@ -1,8 +1,8 @@
 """
-The numbers of a printed table: their marks between thousands and before decimals, units, and what they say together.
+Reads the numbers of a printed table: marks of thousands and decimals, units, and contradictions between numbers.
 
-A program may print for the language of its user: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1'234.5``. One number alone
-can be read in two ways, so the notation is a fact of a whole table.
+A program may print for the language of its user: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1'234.5``. A single number
+can often be read in two ways, so one notation is chosen for a whole table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from layoutdoctor.recording.recording import NONE
 
 _SPELLINGS = (("ns nsec", 1), ("us usec \u00b5s \u03bcs", 1_000), ("ms msec", 1_000_000), ("s sec", 1_000_000_000))
-"""Units and their nanoseconds; micro is written with its sign or with the Greek letter too."""
+"""Spellings of each unit, and its nanoseconds; micro is also written with the micro sign or the Greek letter."""
 NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit in units.split()}
 _LARGEST = 1 << 62
 _MOST_DIGITS = 25
 _MARKS = str.maketrans({**dict.fromkeys("\u00a0\u2009\u202f\ufffd", " "), "\u2019": "'", "\u2212": "-"})
-"""A mark that is no UTF-8 is a no-break space in an encoding of Windows."""
+"""Equal marks in numbers. A mark that is no UTF-8 is a no-break space in an encoding of Windows."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Notation:
         )
 
     def parts(self, cell: str) -> tuple[str, str, str] | None:
-        """The whole number of a cell, its decimals with an exponent, its unit; None if it is no such number."""
+        """Splits a cell into whole number, decimals with exponent, and unit; None if it is no such number."""
         if cell.isascii() and cell.isdigit() and len(cell) <= _MOST_DIGITS:
-            return cell, "", ""  # most cells
+            return cell, "", ""  # a short cut for most cells
         found = self._number.fullmatch(cell.translate(_MARKS))
         if found is None:
             return None
@@ -58,26 +58,26 @@ class Notation:
         return found[1] + found[2].replace(self.thousands, ""), decimals + (found[4] or ""), found[5]
 
     def whole(self, cell: str) -> int:
-        """A whole number; ``NONE`` for anything else."""
+        """Reads a whole number; returns ``NONE`` for any other cell."""
         found = self.parts(cell)
         return int(found[0]) if found is not None and found[1:] == ("", "") and len(found[0]) < 19 else NONE
 
     def nanoseconds(self, cell: str, unit: str | None) -> float | None:
         """
-        A time, which is not negative.
+        Reads a time in nanoseconds; None if the cell is no time, or a negative time.
 
         Args:
-            unit: The unit if the cell has none.
+            unit: Unit of a cell that has no unit of its own.
         """
         found = self.parts(cell)
         factor = None if found is None else NANOSECONDS.get(found[2] or unit or "")
         if found is None or factor is None or found[0].startswith("-"):
             return None
         nanoseconds = float(f"{found[0]}{found[1]}") * factor if found[1] else int(found[0]) * factor
-        return nanoseconds if nanoseconds < _LARGEST else None  # whole ones stay whole: a double has 53 bits only
+        return nanoseconds if nanoseconds < _LARGEST else None  # whole numbers stay int: a double has only 53 bits
 
     def share(self, cell: str) -> Percentage | None:
-        """A percentage with its step: the value of its last digit."""
+        """Reads a percentage and the value of its last digit."""
         found = self.parts(cell)
         if found is None or found[2] not in ("", "%") or "e" in found[1]:
             return None
@@ -92,7 +92,7 @@ class Percentage(NamedTuple):
 
 
 NOTATIONS = tuple(Notation(*marks) for marks in (".,", ",.", ". ", ", ", ".'", ",'"))
-"""The first is that of programs which print alike for everybody."""
+"""The first notation is used by programs that print the same for users of any language."""
 PLAIN = NOTATIONS[0]
 
 
@@ -109,7 +109,7 @@ def begins_with_a_number(text: str) -> bool:
 
 
 def agreeing(cells: Iterable[str]) -> frozenset[Notation]:
-    """The notations in which every cell can be read; a cell that no notation can read is left out."""
+    """Returns the notations in which every cell can be read; a cell that no notation can read is ignored."""
     found = frozenset(NOTATIONS)
     for cell in cells:
         can_read = frozenset(notation for notation in NOTATIONS if notation.parts(cell) is not None)
@@ -120,11 +120,11 @@ def agreeing(cells: Iterable[str]) -> frozenset[Notation]:
 @dataclass(frozen=True, slots=True)
 class Spent:
     """
-    The numbers of a row that say the same twice.
+    The numbers of a row that can be checked against each other.
 
     Attributes:
-        average: The mean time that the row prints; None without it.
-        part: The row's percentage of the whole table's time; None without it.
+        average: The mean time in the row; None if the row has no mean time.
+        part: The row's percentage of the whole table's time; None if the row has no percentage.
     """
 
     count: int
@@ -134,11 +134,11 @@ class Spent:
 
 
 _ROUNDING = 1.002
-"""How much a time may be off by the digits that it is printed with."""
+"""Largest ratio of a time to its printed value, which has few digits."""
 
 
 def contradictions(rows: Sequence[Spent]) -> int:
-    """How many rows deny their own average, and how many the whole that the percentages of the others imply."""
+    """Counts the rows that contradict their own average, plus the rows that contradict the percentages of others."""
     means = sum(
         row.average is not None
         and abs(row.average * row.count - row.nanoseconds) > max(0.01 * row.nanoseconds, 1.0 * row.count)
@@ -148,7 +148,7 @@ def contradictions(rows: Sequence[Spent]) -> int:
 
 
 def denying(rows: Sequence[Spent]) -> list[int]:
-    """The rows whose time and percentage fit no whole that most rows imply."""
+    """Returns the indices of the rows whose time and percentage do not fit the total time that most rows imply."""
     steps = _steps(rows)
     wholes = {}
     for number, (row, step) in enumerate(zip(rows, steps, strict=True)):
@@ -164,13 +164,17 @@ def denying(rows: Sequence[Spent]) -> list[int]:
 
 
 def _steps(rows: Sequence[Spent]) -> list[float]:
-    """The step of each row's percentage; 1 if all are whole, as nsys of 2020 printed ``47.0`` for 46.8."""
+    """
+    Returns the value of the last digit of each row's percentage.
+
+    The value is 1 if all percentages are whole, because nsys of 2020 printed ``47.0`` for 46.8.
+    """
     are_whole = all(row.part is None or row.part.percent % 1 == 0 for row in rows)
     return [1.0 if row.part is None or are_whole else row.part.step for row in rows]
 
 
 def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
-    """The time of all that a table is of, by the percentages of its rows; None without any, or if they disagree."""
+    """Returns the total time that the percentages of a table imply; None if they are missing, too few or contradict."""
     wrong = set(denying(rows))
     known = [
         (row.nanoseconds, row.part.percent, step)
@@ -183,9 +187,9 @@ def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
     return 100 * sum(nanoseconds for nanoseconds, *_ in known) / percent
 
 
-_EXACT = 10  # percentages of fewer steps have no exact whole
+_EXACT = 10  # the least ratio of the percentages to the value of their last digits that gives a useful total
 
 
 def cells_of(row: Mapping[str, str], titles: Iterable[str]) -> list[str]:
-    """The cells under some titles that are not empty."""
+    """Returns the non-empty cells under the given titles."""
     return [row[title] for title in titles if row[title]]

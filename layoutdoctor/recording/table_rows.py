@@ -1,4 +1,4 @@
-"""The rows of a table of kernels: the columns that each program prints, and what the cells of a row say."""
+"""Reads the rows of a table of kernels, whose columns depend on the program that printed it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Columns:
     """
-    The columns of one program's table; titles in lower case, without their units.
+    The columns of one program's table; titles are in lower case, without their units.
 
     Attributes:
         name: Title of the kernel's name.
-        time: Title of the kernel's time; if the title begins with "end", of the moment at which the kernel ended.
+        time: Title of the kernel's time; a title that begins with "end" is the moment at which the kernel ended.
         count: Title of the number of launches; None if every row is one launch.
-        operation: Title of the operation the kernels ran in.
-        kernels: A title, and whether a row with this value is a kernel, if other things are listed as well.
-        further: One more title that the table has.
-        other: A title that makes it another table.
-        unit: Of the time, if neither the title nor the value itself has it.
-        start: When the kernel began, in a list of single launches, which is read as a recorded run.
+        operation: Title of the operation that the kernels ran in.
+        kernels: A title, and the test of its cell by which a row is a kernel; None if all rows are kernels.
+        further: A further title that the table must have.
+        other: A title that the table must not have.
+        unit: Unit of the time, if neither the title nor the cell has it.
+        start: Title of the moment at which the kernel began. A table with it is a list of single launches, which is
+            read as a recorded run.
     """
 
     source: SourceKind
@@ -62,13 +63,13 @@ class Columns:
     start: str | None = None
 
     def fits(self, titles: Sequence[str]) -> bool:
-        """Whether a table with these titles is this one."""
+        """Whether a table with these titles has these columns."""
         title = None if self.kernels is None else self.kernels[0]
         needed = {self.name, self.time, self.count, self.operation, self.further, title, self.start} - {None}
         return needed <= set(titles) and self.other not in titles
 
 
-# rocprofv3 sums up calls of the runtime and whole domains in tables of the same titles.
+# Names of runtime calls and whole domains, which rocprofv3 sums up in tables with the same titles as kernels.
 _ROCM_CALL = re.compile(
     r"^(?:__)?(?:hip|hsa)(?:[A-Z]|_[a-z])\w*$|^[A-Z]+(?:_[A-Z]+)*$|^(?:nccl|rocpx|rocTX|roctx)[A-Z]\w*$"
 )
@@ -98,25 +99,25 @@ LAYOUTS = (
     Columns("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
     Columns("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
 )  # fmt: skip
-"""If a file has several tables, the one that comes first here is read."""
+"""The tables that can be read. If a file has several of them, the one that comes first here is read."""
 
 _DEVICES = ("device", "agent_id")
 _STREAMS = ("strm", "queue_id")
 _CORRELATIONS = ("corrid", "correlation_id")
 _GRIDS = tuple((f"grd{axis}", f"grid_size_{axis}") for axis in "xyz")
 _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
-"""Titles in lists of kernels. ROCm gives a launch's size in work items, which a work group's size divides."""
+"""Titles in lists of kernels. ROCm prints a launch's size in work items: the grid times the size of a work group."""
 CELL_GAP = re.compile(r"\t|\s{2,}")
 _ROW_NUMBER = re.compile(r"^\s*\d+\s+")
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
 TRANSFERS = ("[CUDA mem", "Memcpy ", "Memset ")
-"""Copies and fills, which are among the kernels in some of the tables."""
+"""Beginnings of the names of copies and fills, which some tables list among the kernels."""
 _DEVICE = re.compile(r"^(?:(.*?)\s*\(|Agent |)(\d{1,6})\)?$")
 _OF_NUMBERS = re.compile(
     r"(?!.*(?:mem\b|memory|throughput))(?:.*(?:time|total|%|percent|average|calls|duration)|"
     r"(?:avg|med|min|max|stddev|instances)\b)"
 )
-"""Titles whose cells are numbers, by which the notation of a table is known."""
+"""Titles whose cells are numbers; the notation of a table is found from these cells."""
 _AVERAGE = re.compile(r"(?:avg|average)(?:ns)?$")
 _SHARE = re.compile(r"time ?\(%\)$|percentage$|percent \(inc\)$|percent of kernels time \(%\)$")
 _MOST_UNDECIDED = 1_000  # rows after which the notation of a table is decided
@@ -124,7 +125,7 @@ _MOST_UNDECIDED = 1_000  # rows after which the notation of a table is decided
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The cells of a row by title, and its numbers; ``start`` is 0 in a sum."""
+    """The cells of a row by title, and its numbers; ``start`` is 0 in a table of sums."""
 
     row: Mapping[str, str]
     name: str
@@ -138,11 +139,11 @@ class TextTable:
     A table while it is read: sums by name and operation, or single kernels and copies.
 
     Attributes:
-        separator: ``,`` or ``;`` of CSV, ``|`` of a frame, a blank of aligned text.
-        offset: How many characters are in front of the titles, and so of each row.
-        heading: The line of text above the table; empty without one.
-        is_elided: Whether somebody left rows out and wrote dots.
-        is_ambiguous: Whether its numbers can be read in several ways that differ.
+        separator: Separator of cells: ``,`` or ``;`` in CSV, ``|`` in a framed table, a blank in aligned text.
+        offset: Number of characters in front of the titles and of each row.
+        heading: The line of text above the table; empty if there is no such line.
+        is_elided: Whether somebody replaced rows by dots.
+        is_ambiguous: Whether several notations fit the table's numbers equally well but give different values.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class TextTable:
         self._pending: list[dict[str, str]] = []
 
     def take(self, line: str) -> bool:
-        """Takes the next line; False if it is no row of this table."""
+        """Adds the row in a line; returns False if the line is no row of this table."""
         if self.separator != " ":
             return self.add(cells_in(line, self.separator))
         if line[: self.offset].strip():
@@ -174,7 +175,7 @@ class TextTable:
         return any(self.add(cells) for cells in self._readings(line))
 
     def _readings(self, line: str) -> Iterator[list[str]]:
-        """The cells of a line, in each way in which they can be taken apart; a row is one in which numbers fit."""
+        """Yields each way to split a line into cells; the first way in which the numbers can be read is the row."""
         width = len(self.titles)
         if self.spans and not any(line[end:after].strip() for (_, end), (after, _) in pairwise(self.spans)):
             ends = [after for after, _ in self.spans[1:]]
@@ -184,21 +185,21 @@ class TextTable:
         cells = CELL_GAP.split(line.strip(), width - 1)
         yield cells + [""] * (width - len(cells))
         if self.layout.start is not None:
-            return  # cells are empty, and single blanks do not show which
+            return  # some cells are empty, and single blanks do not show which cells
         squeezed = _MEMORY.sub(r"\1\2", line)
         split = squeezed.split if self.titles[-1] == self.layout.name else squeezed.rsplit
         yield split(None, width - 1)
 
     def add(self, cells: list[str]) -> bool:
-        """Takes the cells of a row; False if they are none."""
+        """Adds the cells of a row; returns False if they are no row of this table."""
         layout, width = self.layout, len(self.titles)
         if len(cells) > width and self.titles[-1] == layout.name:
-            cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # a name with commas and without quotes
+            cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # an unquoted name with commas
         if len(cells) != width:
             return False
         row = dict(zip(self.titles, cells, strict=True))
         if begins_with_a_number(row[layout.name]):
-            return False  # cells were taken apart at the marks within numbers
+            return False  # the line was split at the marks within numbers
         entries = (self.entry(row, notation) for notation in self._notations)
         entry = next((entry for entry in entries if entry is not None), None)
         if entry is None:
@@ -212,7 +213,7 @@ class TextTable:
         return True
 
     def decide(self) -> None:
-        """Chooses the notation by all rows so far, and takes their numbers."""
+        """Chooses the notation from all rows so far, and adds their numbers."""
         if not self._pending:
             return
         self._notations = (self._notation(),)
@@ -228,7 +229,7 @@ class TextTable:
         self.take_entry(entry)
 
     def _notation(self) -> Notation:
-        """The notation in which most rows can be read; of several, the one whose numbers agree with each other."""
+        """Returns the notation in which most rows can be read; of several, the one with the fewest contradictions."""
         agree = [agreeing(cells_of(row, self._number_titles)) for row in self._pending]
         read = {
             notation: [
@@ -242,7 +243,7 @@ class TextTable:
         if len({tuple(_numbers(entries)) for entries in map(read.__getitem__, left)}) == 1:
             return left[0]
         if not self.layout.source.startswith("nsys"):
-            return left[0]  # the other programs print alike for everybody
+            return left[0]  # the other programs print the same for users of any language
         wrong = {
             notation: contradictions([self._spent(entry, notation) for entry in read[notation] if entry is not None])
             + sum(entry is not None and entry.nanoseconds % 1 > 0 for entry in read[notation])
@@ -253,7 +254,7 @@ class TextTable:
         return best[0]
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
-        """The numbers of a row; None if it has none."""
+        """Reads the numbers of a row; None if they cannot be read."""
         layout = self.layout
         count = 1 if layout.count is None else notation.whole(row[layout.count])
         time = self._nanoseconds(row, layout.time, notation)
@@ -273,7 +274,7 @@ class TextTable:
         return Spent(entry.count, entry.nanoseconds, average, part)
 
     def take_entry(self, entry: Entry) -> None:
-        """Takes a row of this table into its sums, or its run."""
+        """Adds a row to the sums or to the run."""
         layout, row, name = self.layout, entry.row, entry.name
         is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
         if layout.start is not None:
@@ -301,7 +302,7 @@ class TextTable:
         self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
-        """The number in ``NVIDIA A100 (0)``, ``Agent 2`` or ``2``; 0 for a name whose number is cut off."""
+        """Reads the number in ``NVIDIA A100 (0)``, ``Agent 2`` or ``2``; 0 for a name whose number is cut off."""
         found = _DEVICE.match(text)
         number, name = (int(found[2]), found[1]) if found is not None else (0 if text else NONE, text)
         self.devices.setdefault(number, name or "")
@@ -316,26 +317,26 @@ class TextTable:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a row was taken."""
+        """Whether a row was added."""
         return bool(self.row_count or self._pending)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether a kernel is in it."""
+        """Whether the table lists a kernel."""
         return bool(self.sums) or (self.layout.start is not None and self.row_count > 0)
 
     @property
     def denying_count(self) -> int:
-        """How many rows have a percentage that their time contradicts."""
+        """Number of rows whose time and percentage contradict each other."""
         return len(denying(self.spent))
 
     def whole(self) -> float | None:
-        """The time of all that the table is of, if its percentages show that rows are missing."""
+        """Returns the total time by the percentages if it shows that rows are missing; else None."""
         whole, listed = whole_nanoseconds(self.spent), sum(row.nanoseconds for row in self.spent)
         return whole if whole is not None and whole > listed * (1 + _MOST_MISSING) else None
 
     def result(self) -> KernelTotals | RecordedTrace:
-        """The sums, or the run that a list of single kernels is, with nothing of the host."""
+        """Returns the sums; for a list of single kernels, a recorded run without the host."""
         if self.layout.start is None:
             rows = [
                 KernelTotal(name, round(count), round(nanoseconds), operation)
@@ -349,11 +350,11 @@ class TextTable:
         return self.run.trace(self.layout.source, metadata=metadata)
 
 
-_MOST_MISSING = 0.01  # a smaller part comes from percentages with few digits
+_MOST_MISSING = 0.01  # a smaller difference comes from percentages with few digits
 
 
 def _numbers(entries: Iterable[Entry | None]) -> Iterator[object]:
-    """The numbers of some rows, for comparison."""
+    """Yields the numbers of rows, for comparison."""
     return ((entry.count, entry.nanoseconds, entry.start) for entry in entries if entry is not None)
 
 
@@ -366,7 +367,7 @@ def _whole(cell: str) -> int:
 
 
 def cells_in(line: str, separator: str) -> list[str]:
-    """The cells of a line of CSV, of a frame of ``|``, or of columns with wide gaps."""
+    """Splits a line into cells: a line of CSV, of a table framed with ``|``, or of columns with wide gaps."""
     if separator == "|":
         return [_MARKUP.sub("", cell.strip()) for cell in line.strip().strip("|").split("|")]
     if separator == " ":

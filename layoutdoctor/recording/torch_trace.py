@@ -1,8 +1,9 @@
 """
-The structured log that ``TORCH_TRACE`` writes, as compiled graphs: FX nodes, buffers and the layout decision.
+Reads the structured log that ``TORCH_TRACE`` writes: FX nodes, buffers and layout decision of each compiled graph.
 
-A line has a glog prefix and a JSON object; the lines of its payload begin with a tab. Of each compile the graph after
-Inductor's passes and the code generated from it are read; which node a buffer holds follows from both together.
+A record begins with a line of a glog prefix and a JSON object; the lines of its payload begin with a tab. For each
+compile, the graph after Inductor's passes and the code generated from it are read. Only both together show which node's
+value a buffer holds.
 
 Source:
     ``trace_structured``, torch/_logging/_internal.py; its calls in torch/_dynamo, torch/_functorch and torch/_inductor;
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.files import TraceFile
 
 RECORD = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ [^{\n]*\] (\{.*)")
-"""The line that begins a record."""
+"""The first line of a record."""
 _GRAPH, _CODE, _TRACED = "inductor_post_grad_graph", "inductor_output_code", "dynamo_output_graph"
 _WANTED = frozenset(
     f"{_GRAPH} {_CODE} {_TRACED} torch_version describe_source aot_forward_graph_fw_metadata fx_graph_runnable "
@@ -51,9 +52,10 @@ class TorchTrace:
     The compiles of a log.
 
     Attributes:
-        torch: Torch's version; None if this torch does not log it.
-        break_reasons: Why graphs were broken, one line each.
-        recompile_reasons: Why graphs were compiled again, likewise.
+        torch: Torch's version; None if the log does not have it.
+        devices: Device type of each tensor that a graph's text mentions.
+        break_reasons: Reason of each graph break, in one line.
+        recompile_reasons: Reason of each recompilation, in one line.
     """
 
     graphs: list[Graph] = field(default_factory=list)
@@ -65,11 +67,11 @@ class TorchTrace:
 
 
 def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]]:
-    """Names, objects and payloads of the records wanted; the payload is None if the log ends within it."""
+    """Yields name, object and payload of each wanted record; the payload is None if it is cut off or damaged."""
     encoding = text_encoding(file.head())
     record: dict[str, Any] | None = None
     payload: list[str] = []
-    for line in chain(file.text_lines(encoding), [""]):  # the last one ends the last record
+    for line in chain(file.text_lines(encoding), [""]):  # the empty line ends the last record
         if line.startswith("\t"):
             if record is not None:
                 payload.append(line[1:])
@@ -83,7 +85,7 @@ def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]
 
 
 def _wanted_record(line: str) -> dict[str, Any] | None:
-    """The object of a line that begins a record, if something of it is wanted."""
+    """Decodes the object in the first line of a wanted record; None for any other line."""
     found = RECORD.match(line.removeprefix("\ufeff"))
     if found is None:
         return None
@@ -100,7 +102,7 @@ def _wanted_names(record: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_torch_trace(file: TraceFile) -> TorchTrace:
-    """Reads a log as far as it goes; a graph of which a part is missing is counted as a problem."""
+    """Reads a log, also an incomplete one; a graph with a missing part is recorded as a problem."""
     trace = TorchTrace()
     modules: dict[str, str] = {}
     seen: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
@@ -123,7 +125,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
                 if payload is None:
                     trace.problems.append(Problem(f"{graph} is cut off or damaged in the log", is_loss=True))
                 trace.graphs.append(_graph(graph, text, payload or "", of_compile, modules, trace))
-            except Exception as error:  # a graph of a form that nobody here has seen costs only itself
+            except Exception as error:  # the other graphs are kept if one has an unknown form
                 what = f"nothing of it could be read: {first_line(error)}"
                 trace.graphs.append(Graph(name=graph, direction="inference", decision=None, hook_failure=what))
         elif name == "fx_graph_runnable":
@@ -138,7 +140,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
 
 
 def first_words(reason: str) -> str:
-    """The first line that dynamo gives as a reason."""
+    """Returns the first line of a reason that Dynamo logged."""
     return next((line.strip() for line in reason.splitlines() if line.strip()), "not said")
 
 
@@ -148,7 +150,7 @@ def _mangled(source: str) -> str:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a graph's text: the node, its call as Python reads it, and the device of its result."""
+    """A line of a graph's text: the node, its call as Python's syntax tree, and the device of its result."""
 
     node: FxNode
     call: ast.expr | None
@@ -162,7 +164,7 @@ _OF_TORCH = re.compile(r"/torch/(?:_\w+|nn|functional|utils|fx|autograd|amp|ao|o
 
 
 def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
-    """The nodes of a graph in torch's own readable text, and those it returns."""
+    """Parses torch's readable text of a graph; returns its lines and the names of the nodes that the graph returns."""
     text = re.split(r"\n[ \t]*class ", text.lstrip())[0]  # sub-graphs follow
     head, _, body = text.partition("):\n        ")
     given = re.findall(r"\b\w+ ?: ?\"[^\"]*\"", head.partition("forward(")[2])
@@ -194,7 +196,7 @@ def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
 
 
 def _location_in(line: str) -> SourceLocation | None:
-    """The user's line in a comment such as ``# File: /x.py:3 in forward, code: return self.b(x)``."""
+    """Reads the source line from a comment such as ``# File: /x.py:3 in forward, code: return self.b(x)``."""
     where, said, code = line.removeprefix(_FILE).partition(_SAYS_CODE)
     if not said or not line.startswith(_FILE):
         return None
@@ -243,12 +245,12 @@ _VIEWS = SAME - {"_to_copy", "convert_element_type", "clone"}
 
 
 def _only_moves(buffer: Buffer) -> bool:
-    """Whether a loop copies one other buffer, or casts it."""
+    """Whether a buffer is only a copy or a cast of another buffer, made by a loop."""
     return not buffer.is_extern and len(buffer.reads) == 1 and {"to_dtype"}.issuperset(buffer.operations)
 
 
 class _Flow:
-    """A graph's text and its code together: which node's value a buffer holds."""
+    """Finds the node whose value each buffer holds, from a graph's text and its code."""
 
     def __init__(self, nodes: Sequence[FxNode], returned: Sequence[str | None], code: GeneratedCode) -> None:
         self.nodes = {node.name: node for node in nodes}
@@ -265,7 +267,7 @@ class _Flow:
         self._match_loops()
 
     def _origin(self, name: str) -> str:
-        """The buffer or input that a buffer was only moved from."""
+        """Returns the buffer or input of which a buffer is only a copy or a cast, through any number of copies."""
         buffer = self.code.buffers.get(name)
         while buffer is not None and _only_moves(buffer):
             name = buffer.reads[0]
@@ -297,7 +299,7 @@ class _Flow:
                     self.value[result] = parts[node.name, index]
 
     def _note_view(self, name: str, argument: str) -> None:
-        """A buffer that was made for a call which reads a view: it holds the view, and no node in memory."""
+        """Notes a buffer that holds a view of its node: it has the shape of the call's argument, not of the node."""
         layouts = self.code.layout_of(name), self.nodes[argument].layout, self.nodes[self.value[name]].layout
         shapes = [layout.shape if layout is not None else None for layout in layouts]
         if shapes[0] == shapes[1] != shapes[2]:
@@ -308,9 +310,10 @@ class _Flow:
 
     def _match_loops(self) -> None:
         """
-        Buffers that no call reads and that are no output: a node computed from what the loop reads, and from no more.
+        Finds the nodes of buffers that are no output and that no call writes or reads.
 
-        Of several the one from which the loops behind it can go on; of these the last.
+        A candidate is a node that can be computed from exactly the values that the buffer's loop reads. The chosen
+        candidate lets the most loops that read the buffer be computed; among equals, it is the last in the graph.
         """
         for buffer in self.code.buffers.values():
             if buffer.name in self.value or buffer.is_extern:
@@ -324,7 +327,7 @@ class _Flow:
                 self.value[buffer.name] = max(counts, key=counts.__getitem__)
 
     def _computed_by(self, buffer: Buffer) -> list[str]:
-        """Nodes of a buffer's size that its loop can compute from the values that it reads, all of which they need."""
+        """Returns the nodes of a buffer's size that are computed from exactly the values that its loop reads."""
         wanted, values = {self.value.get(name) for name in buffer.reads}, set(self.value.values())
         if not wanted or None in wanted or buffer.layout is None:
             return []
@@ -343,7 +346,7 @@ class _Flow:
         return found[:1] if buffer.is_reduction else found
 
     def buffers(self, visible: set[str | None] | None) -> tuple[Buffer, ...]:
-        """The buffers with the nodes that they come from; ``visible`` are those that the caller sees, if known."""
+        """Returns the buffers with their nodes; ``visible`` are the buffers that the user gets, None if not known."""
         values = set(self.value.values())
         returned = set(self.code.returned)
         found = []
@@ -363,7 +366,7 @@ class _Flow:
         return tuple(found)
 
     def _between(self, name: str, values: set[str]) -> list[str]:
-        """A node, and those behind it whose values no buffer holds."""
+        """Returns a node and the nodes that it was computed from whose values no buffer holds."""
         found = [name]
         for one in found:
             found += [two for two in dict.fromkeys(self.nodes[one].inputs) if two not in found and two not in values]
@@ -381,7 +384,7 @@ def _graph(
     modules: Mapping[str, str],
     trace: TorchTrace,
 ) -> Graph:
-    """A compiled graph; without its text it has buffers alone."""
+    """Builds a compiled graph; without its text, the graph has only buffers."""
     found = re.search(r"^# AOT ID: \['\d+_(inference|forward|backward)'", code_text, re.MULTILINE)
     lines, returned = _text_lines(text) if text else ([], ())
     names = [line.node.name for line in lines]
@@ -437,7 +440,7 @@ KNOWN_NAMESPACES = frozenset("aten prims inductor inductor_prims prim mkldnn one
 
 
 def _problem(node: FxNode) -> str | None:
-    """Why a node cannot be followed; None if it can."""
+    """Returns the reason why a node cannot be followed; None if it can be followed."""
     namespace, dot, _ = node.target.partition(".")
     if node.op == "call_function" and node.target.isidentifier():
         return f"sub-graph ({node.target})"
@@ -476,7 +479,7 @@ _NUMBER = re.compile(r"(?:arg(\d+)_1|primals_(\d+))$")
 def _with_names(
     lines: Sequence[_Line], traced: Sequence[_Line], modules: Mapping[str, str], direction: GraphDirection
 ) -> list[_Line]:
-    """The lines with the kinds of inputs, the functions that the model called, and the modules of weights."""
+    """Adds the kinds of inputs, the functions that the model called, and the modules of weights to the lines."""
     at_line: dict[SourceLocation | None, list[FxNode]] = defaultdict(list)
     for line in traced:
         if isinstance(line.call, ast.Call) and line.node.location is not None:

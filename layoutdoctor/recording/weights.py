@@ -1,4 +1,4 @@
-"""Which inputs of a graph are weights, seen through casts and views."""
+"""Finds the inputs of a graph that are weights, also behind casts and views."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ SAME = frozenset(
     "_to_copy convert_element_type clone alias detach view _unsafe_view reshape unsqueeze squeeze permute transpose t "
     "expand slice select".split()
 )
-"""Operations whose result is their first argument's elements, seen, cast or copied."""
+"""Views, casts and copies: operations whose result has only elements of their first argument."""
 
 _SAME_WEIGHT = frozenset("_to_copy convert_element_type clone alias detach view reshape unsqueeze squeeze".split())
 
 _COMPUTED_WEIGHT = frozenset("mul div sub add dequantize_per_tensor dequantize_per_channel".split())
-"""Operations that scale or dequantise a weight; the weight is the argument of the result's shape."""
+"""Operations that scale or dequantise a weight; the weight is the argument with the same shape as the result."""
 
 
 def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> str:
-    """The node that a value comes from through some operations, each of its first argument."""
+    """Returns the node from which a value was made by operations in ``through``, following their first arguments."""
     node = nodes.get(name)
     while node is not None and node.op == "call_function" and base_name(node.target) in through and node.inputs:
         name = node.inputs[0]
@@ -29,7 +29,7 @@ def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> s
 
 
 def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
-    """The graph input that is a convolution's weight; None for other operations."""
+    """Returns the graph input that is a convolution's weight; None if no input is, and for other operations."""
     position = 2 if "convolution_backward" in node.target else 1
     if node.op != "call_function" or "convolution" not in node.target or len(node.inputs) <= position:
         return None
@@ -43,7 +43,7 @@ def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
 
 
 def is_computed_weight(node: FxNode, nodes: Mapping[str, FxNode]) -> bool:
-    """Whether a convolution's weight is computed of several graph inputs in a call, as one modulated per sample is."""
+    """Whether each call computes a convolution's weight from several graph inputs, such as a weight per sample."""
     position = 2 if "convolution_backward" in node.target else 1
     if len(node.inputs) <= position or weight_of(node, nodes) is not None:
         return False
@@ -62,10 +62,10 @@ def _shape(node: FxNode) -> tuple[int | str, ...] | None:
 
 def placeholder_kinds(nodes: Iterable[FxNode], direction: GraphDirection) -> dict[str, TensorKind]:
     """
-    The kind of each graph input: the weight of a convolution, a gradient, or an activation.
+    Returns the kind of each graph input: the weight of a convolution, a gradient, or an activation.
 
     Args:
-        direction: A backward graph's ``tangents`` are gradients.
+        direction: Direction of the graph. Inputs of a backward graph with ``tangents`` in their names are gradients.
     """
     by_name = {node.name: node for node in nodes}
     inputs = [name for name, node in by_name.items() if node.op in ("placeholder", "get_attr")]
