@@ -1,9 +1,10 @@
 """
 Torch's private names that ``capture`` uses, each with what is lost without it.
 
-A name that another torch lacks raises UnsupportedTorchError: it costs the capture that needs it, never the user's
-compile. The wraps around Inductor call torch's own function and return its result. They look afterwards (at the traced
-model before, because Inductor changes it), and whatever goes wrong while looking becomes a line in ``failures``.
+If torch lacks a name, ``private`` raises UnsupportedTorchError. Only the capture that needs the name is lost, and the
+user's compile goes on. The wraps around Inductor's functions call the original and return its result. They record after
+the call; only the traced model is recorded before, because Inductor changes it. An error while recording becomes a line
+in ``failures``.
 """
 
 from __future__ import annotations
@@ -96,23 +97,23 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._subclasses.fake_tensor.FakeTensorMode.cache_clear": _TARGET,
     "torch._subclasses.fake_tensor.FakeTensor": _TARGET,
 }
-"""Modules and names, with the facts that are lost without each."""
+"""Dotted paths of torch's private names, each with what is lost if torch lacks the name."""
 
 
 def private(path: str) -> Any:
     """
-    A private name of torch.
+    Looks up a private name of torch.
 
     Args:
-        path: As in ``PRIVATE_NAMES``.
+        path: Dotted path of the name, a key of ``PRIVATE_NAMES``.
 
     Raises:
-        UnsupportedTorchError: This torch has no such name, or looking at it raises.
+        UnsupportedTorchError: This torch has no such name, or the lookup raises another error.
     """
     assert path in PRIVATE_NAMES
     try:
         return _look_up(path)
-    except Exception as error:  # whatever a torch that nobody here has seen does instead
+    except Exception as error:  # an unknown torch may raise anything
         raise UnsupportedTorchError(f"torch {torch.__version__} has no {path} ({first_line(error)})") from error
 
 
@@ -123,18 +124,18 @@ def _look_up(path: str) -> Any:
 
 @functools.cache
 def _owner(path: str) -> Any:
-    """A module or class of torch's; a search for modules at every operation of an eager iteration takes too long."""
+    """Imports a module or class of torch. The cache saves a slow lookup at every operation of an eager iteration."""
     return pkgutil.resolve_name(path)
 
 
 def _lost_names(*, with_target: bool) -> str:
-    """The losses from private names that this torch lacks, each once, with the names that are missing."""
+    """Lists what is lost because this torch lacks private names: each loss once, with the names that cause it."""
     blame: dict[str, list[str]] = {}
     for path, loses in PRIVATE_NAMES.items():
         if with_target or loses != _TARGET:
             try:
                 _look_up(path)
-            except Exception as error:  # a torch that nobody here has seen
+            except Exception as error:  # an unknown torch may raise anything
                 missing = isinstance(error, (AttributeError, ImportError))
                 problem = "is missing" if missing else f"raises {first_line(error)}"
                 blame.setdefault(loses, []).append(f"{path} {problem}")
@@ -143,10 +144,10 @@ def _lost_names(*, with_target: bool) -> str:
 
 def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> tuple[str, ...]:
     """
-    Notes on this torch for the report: none for a checked one that has every name, else one.
+    Returns at most one note on this torch for the report; empty if the version was checked and has every private name.
 
     Args:
-        version: As ``torch.__version__`` has it; None asks torch.
+        version: Version in the form of ``torch.__version__``; None for the imported torch.
         with_target: Whether the diagnosis lowers for a GPU that is not there.
 
     Raises:
@@ -174,10 +175,10 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Major and minor number, those of a nightly too; None where there are none."""
+    """Returns the major and minor number of a version, also of a nightly build; None if the text has none."""
     try:
         major, minor, *_ = Version(version.partition("+")[0]).release
-    except ValueError:  # InvalidVersion is one
+    except ValueError:  # InvalidVersion is a ValueError
         return None
     return major, minor
 
@@ -187,10 +188,10 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 def inductor_config() -> Any:
-    """Inductor's settings."""
+    """Imports Inductor's configuration module and returns it."""
     try:
         with same_environment():
-            import torch._inductor.config as config  # seconds of import, only when a model is compiled
+            import torch._inductor.config as config  # the import takes seconds: only if a model is compiled
     except ImportError as error:
         raise UnsupportedTorchError(
             f"cannot compile with torch {torch.__version__}: {first_line(error)}; expected a torch with Inductor"
@@ -207,7 +208,7 @@ def profiler_runs() -> bool:
 
 @contextlib.contextmanager
 def lowering_every_graph() -> Iterator[None]:
-    """A block in which no cache of compiled graphs answers: a hit skips ``GraphLowering``, so nothing is captured."""
+    """A block without caches of compiled graphs: a hit would skip ``GraphLowering``, where graphs are captured."""
     import torch._functorch.config as functorch_config
 
     with (
@@ -220,11 +221,11 @@ def lowering_every_graph() -> Iterator[None]:
 @contextlib.contextmanager
 def on_compiles(begins: Callable[[], None]) -> Iterator[None]:
     """
-    A block in which a function is called whenever torch.compile begins to compile, in the thread that does.
+    A block in which ``begins`` is called each time torch.compile begins to compile, in the thread that compiles.
 
     Source:
-        ``CompilationCallbackHandler.run_start_callbacks``, torch/_dynamo/callback.py, torch 2.7 to 2.13. Its list of
-        callbacks is emptied by ``torch._dynamo.reset()``.
+        ``CompilationCallbackHandler.run_start_callbacks``, torch/_dynamo/callback.py, torch 2.7 to 2.13. A callback
+        registered there would be lost at ``torch._dynamo.reset()``.
     """
     handler = private("torch._dynamo.callback.callback_handler")
     original = handler.run_start_callbacks
@@ -240,25 +241,25 @@ def on_compiles(begins: Callable[[], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
     """
-    Settings under which graphs are lowered afresh, while compiled kernels are shared by source.
+    A block in which every graph is lowered again, while kernels of equal source are compiled only once.
 
-    The caches of AOTAutograd and of FX graphs are off; the kernel caches stay, so that equal C++ and Triton kernels are
-    compiled once for all configurations. The graph of a backward is lowered with that of the forward, not when it first
-    runs. Sizes become symbolic as they do for the user: where the same code meets other sizes behind a graph break.
+    The caches of AOTAutograd and of FX graphs are off. The kernel caches stay on, so that all configurations share
+    equal C++ and Triton kernels. A backward graph is lowered together with its forward graph, not when it first runs.
+    Sizes become symbolic as they do for the user: if the code behind a graph break is called with several sizes.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
 
     Source:
         ``torch/_inductor/config.py``, ``torch/_functorch/config.py``, ``torch/_dynamo/config.py``; torch 2.7 to 2.15.
-        A setting that another torch lacks is left alone; ``PRIVATE_NAMES`` says what that costs.
+        A setting that torch lacks is skipped; ``PRIVATE_NAMES`` says what is then lost.
     """
     import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
 
     inductor, functorch = dict(global_options), {"force_non_lazy_backward_lowering": True}
     dynamo = {"suppress_errors": False}
-    # What a job has seen of shapes is kept between processes: a diagnosis has no part in it.
+    # Torch can keep the shapes of a job between processes; a diagnosis neither reads nor writes such a profile.
     dynamo |= {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with contextlib.ExitStack() as stack:
         stack.enter_context(lowering_every_graph())
@@ -271,44 +272,46 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def building_kernels(count: int) -> Iterator[None]:
     """
-    A block in which Inductor builds so many C++ kernels side by side; it leaves no thread.
+    A block in which Inductor builds up to ``count`` C++ kernels in parallel; Inductor's threads end with the block.
 
     Source:
         ``AsyncCompile.submit``, torch/_inductor/async_compile.py; torch 2.7 to 2.14.
     """
-    with inductor_config().patch(compile_threads=count):
-        yield
-    with contextlib.suppress(UnsupportedTorchError, AttributeError):
-        pool = private("torch._inductor.async_compile.AsyncCompile.pool")
-        if pool.cache_info().currsize:
-            pool().shutdown()
-            pool.cache_clear()
+    try:
+        with inductor_config().patch(compile_threads=count):
+            yield
+    finally:
+        with contextlib.suppress(UnsupportedTorchError, AttributeError):
+            pool = private("torch._inductor.async_compile.AsyncCompile.pool")
+            if pool.cache_info().currsize:
+                pool().shutdown()
+                pool.cache_clear()
 
 
 def without_recompile_limit() -> AbstractContextManager[None]:
-    """A block in which a model is compiled for any number of shapes; torch runs the ninth in eager mode."""
+    """A block in which a model is compiled for hundreds of shapes; by default, torch runs the ninth in eager mode."""
     import torch._dynamo.config as dynamo_config
 
     return _patched(dynamo_config, {"recompile_limit": 512, "accumulated_recompile_limit": 4096})
 
 
 def _patched(module: Any, values: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """A block with these settings, as far as this torch has them."""
+    """A block with these settings; a setting that this torch lacks is skipped."""
     return module.patch(**{name: value for name, value in values.items() if hasattr(module, name)})
 
 
 def compile_arguments_of(compiled: object) -> dict[str, Any]:
     """
-    The arguments that torch.compile was given: ``mode`` or ``options``, ``dynamic``, ``fullgraph``.
+    Finds the arguments that torch.compile was called with: ``mode`` or ``options``, ``dynamic``, ``fullgraph``.
 
     Returns:
-        Empty for what is not compiled, or by another backend than Inductor.
+        The arguments by name; empty if the object is not compiled, or not by Inductor.
 
     Source:
         The context behind ``get_compiler_config``, ``innermost_backend``, torch/_dynamo/eval_frame.py;
         ``_TorchCompileInductorWrapper``, torch/__init__.py, torch 2.13.
     """
-    with contextlib.suppress(Exception):  # a torch that keeps them elsewhere
+    with contextlib.suppress(Exception):  # another torch may keep the arguments elsewhere
         context = inspect.getclosurevars(compiled.get_compiler_config).nonlocals["self"]  # type: ignore[attr-defined]
         backend = context.callback
         while hasattr(backend, "_torchdynamo_orig_backend"):
@@ -326,14 +329,14 @@ def compile_arguments_of(compiled: object) -> dict[str, Any]:
 
 def have_torch_check(given: Mapping[str, Any]) -> None:
     """
-    Has torch check the values of arguments of ``torch.compile``.
+    Has torch check the values of arguments for ``torch.compile``.
 
     Raises:
-        UsageError: It refuses one.
+        UsageError: Torch refuses a value.
     """
     try:
         torch.compile(lambda: None, **given)
-    except Exception as error:  # of several kinds
+    except Exception as error:  # torch raises several types
         shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
         reason = first_line(error).partition(", known options are")[0]
         raise UsageError(f"cannot compile with {shown}: {reason}") from error
@@ -341,7 +344,7 @@ def have_torch_check(given: Mapping[str, Any]) -> None:
 
 def missing_cpp_compiler() -> str | None:
     """
-    Why Inductor cannot compile for a CPU, in a sentence; None if a C++ compiler works.
+    Explains in a sentence why Inductor cannot compile for a CPU; None if a C++ compiler works.
 
     Source:
         ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.15.
@@ -349,7 +352,7 @@ def missing_cpp_compiler() -> str | None:
     try:
         private("torch._inductor.cpp_builder.get_cpp_compiler")()
     except (UnsupportedTorchError, TypeError):
-        return None  # another torch: the compile itself will say
+        return None  # an unknown torch: the compile itself reports a missing compiler
     except Exception as error:  # InvalidCxxCompiler, or what the search for a compiler raised
         return (
             "cannot compile for the CPU: Inductor found no working C++ compiler; install g++ (Debian: apt-get install "
@@ -369,7 +372,7 @@ def counts_backward_convolutions() -> bool:
 
 
 def triton_version() -> str | None:
-    """Version of Triton, where it is installed."""
+    """Returns the version of Triton; None if it is not installed."""
     try:
         import triton
     except ImportError:
@@ -378,7 +381,7 @@ def triton_version() -> str | None:
 
 
 _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
-"""Logged at every inference decision by a ``for ... else`` in ``decide_layout_opt`` (torch 2.7 to 2.15): no reason."""
+"""Line that ``decide_layout_opt`` logs for every inference graph (torch 2.7 to 2.15); it explains nothing."""
 
 
 class InductorHooks:
@@ -389,8 +392,8 @@ class InductorHooks:
         on_traced: Called with each graph that dynamo hands to Inductor, before Inductor changes it.
         on_decision: Called with (graph module, result, log lines, is_inference) after each layout decision.
         on_graph: Called with (GraphLowering, generated code, [(kernel name, node names, source)]) after code
-            generation. The code is a loaded Python module; of AOTInductor the texts of the wrapper and the kernels.
-        lowered_count: Graphs that were lowered; None where this torch does not let us see them.
+            generation. The code is a loaded Python module or, from AOTInductor, the texts of wrapper and kernels.
+        lowered_count: Number of graphs that were lowered; None if this torch does not let us see them.
 
     Source:
         ``compile_fx`` (torch/_inductor/compile_fx.py), ``GraphLowering.decide_layout_opt`` (static method) and
@@ -416,7 +419,7 @@ class InductorHooks:
 
     @property
     def failures(self) -> list[str]:
-        """Parts that were not recorded, each once with its reason; the compile itself went on."""
+        """Parts of the capture that failed, each once with its reason; the compile itself went on."""
         return [f"{what} ({count} times)" if count > 1 else what for what, count in self._failures.items()]
 
     def __enter__(self) -> InductorHooks:
@@ -441,14 +444,14 @@ class InductorHooks:
 
     @contextlib.contextmanager
     def guard(self, what: str) -> Iterator[None]:
-        """Turns any failure of ours into a note: the user's compile must not see it."""
+        """Turns an error while recording into a note: the user's compile must not see it."""
         try:
             yield
-        except Exception as error:  # whatever it is, the compile goes on
+        except Exception as error:  # the compile goes on after any error
             self._failures[f"{what}: {first_line(error)}"] += 1
 
     def _wrap(self, owner: Any, name: str, recording: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replaces a function of a class by one that records."""
+        """Replaces a function of a class or module by a wrap that records."""
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         original = getattr(owner, name)
         wrapped: Any = functools.wraps(original)(recording(original))
@@ -490,9 +493,9 @@ class InductorHooks:
 
         def generate(*args: Any, **keywords: Any) -> Any:
             lowering = args[0]
-            if getattr(lowering, "aot_mode", False) != is_package:  # the one calls the other on its way
+            if getattr(lowering, "aot_mode", False) != is_package:  # one wrapped function may call the other
                 return original(*args, **keywords)
-            # A graph may be lowered while another one is (autotuning, sub-graphs): each has kernels of its own.
+            # A graph may be lowered during the lowering of another (autotuning, sub-graphs): each has its own kernels.
             outer, self._kernels = self._kernels, []
             try:
                 generated = original(*args, **keywords)
@@ -510,7 +513,7 @@ class InductorHooks:
     def _wrap_kernels(self) -> None:
         base = private("torch._inductor.scheduler.BaseScheduling")
         for path in ("torch._inductor.codegen.cpp.CppScheduling", "torch._inductor.codegen.triton.TritonScheduling"):
-            with self.guard("generated kernels"):  # its subclasses must exist to be wrapped
+            with self.guard("generated kernels"):  # imports the subclass, which must exist to be wrapped
                 private(f"{path}.define_kernel")
         for scheduling in _subclasses(base):
             if "define_kernel" in scheduling.__dict__:
@@ -537,7 +540,7 @@ def _subclasses(cls: type) -> list[type]:
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """The DEBUG lines of a layout decision; the handlers get no more than before."""
+    """Collects Inductor's DEBUG lines in a block; the log handlers get no more lines than before."""
     lines: list[str] = []
     logger = logging.getLogger("torch._inductor.graph")
     level, effective = logger.level, logger.getEffectiveLevel()

@@ -1,7 +1,7 @@
 """
-An eager iteration as a graph: the ATen operations that ran, with their layouts and how values flow.
+Records an eager iteration as a graph: the ATen operations that ran, their layouts, and which results each one uses.
 
-A dispatch mode below autograd sees every operation with real tensors, in forward and backward.
+A dispatch mode below autograd sees every operation of forward and backward with its real tensors.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class EagerRecorder(TorchDispatchMode):
     Records the operations of one iteration.
 
     Attributes:
-        nodes: The operations so far, placeholders first met included.
-        failures: Operations that could not be recorded; they run all the same.
-        not_understood: Names of operations whose tensors cannot be followed, by why.
+        nodes: Nodes so far: one per operation, and a placeholder for each tensor that no recorded operation made.
+        failures: Operations that could not be recorded, with the error; they run all the same.
+        not_understood: Names of the operations whose tensors cannot be followed, by reason.
     """
 
     def __init__(self, modules: ModuleTracker, weights: dict[int, TensorKind]) -> None:
@@ -62,13 +62,13 @@ class EagerRecorder(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
+        """Whether an operation may call torch.compile while this mode is active, as flex_attention does."""
         return True
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Runs the operation as it is, then notes it down."""
+        """Runs an operation unchanged and records it."""
         del types
         keywords = kwargs or {}
         inputs: tuple[str, ...] = ()
@@ -81,10 +81,10 @@ class EagerRecorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def noting(self, function: Any) -> Iterator[None]:
-        """Turns a failure of ours into a note: the operation itself always runs."""
+        """Turns an error while recording into a note: the operation itself always runs."""
         try:
             yield
-        except Exception as error:  # never the model's problem
+        except Exception as error:  # the model must not see an error of the recorder
             self.failures.append(f"{function}: {first_line(error)}")
 
     def _record(self, function: Any, inputs: tuple[str, ...], args: tuple[Any, ...], result: Any) -> None:
@@ -115,7 +115,7 @@ class EagerRecorder(TorchDispatchMode):
             self._record_results(node, result)
 
     def _record_results(self, node: FxNode, result: Any) -> None:
-        """Each tensor of a result with several as a node of its own, the way FX graphs have them."""
+        """Adds a ``getitem`` node for each tensor of a tuple or list, as FX graphs have them."""
         for index, leaf in enumerate(result if isinstance(result, (tuple, list)) else ()):
             if isinstance(leaf, torch.Tensor):
                 name = self._fresh("getitem")
@@ -139,7 +139,7 @@ class EagerRecorder(TorchDispatchMode):
             location, module = self._forward.get(int(running._sequence_nr()), (None, None))
             return location, module, True
         place = (_user_location(sys._getframe(3)), self._modules.current)
-        # The autograd node of an operation is made just before it runs, so the first one seen with a number made it.
+        # Autograd makes its node just before an operation runs: the first operation seen with a number belongs to it.
         self._forward.setdefault(private("torch.autograd._get_sequence_nr")() - 1, place)
         return place[0], place[1], False
 
@@ -171,17 +171,17 @@ class EagerRecorder(TorchDispatchMode):
         return f"{stem}_{count}" if count else stem
 
     def names_of(self, value: Any) -> tuple[str, ...]:
-        """The nodes that made the tensors in a value, such as the model's output."""
+        """Names of the nodes that made the tensors in a value, such as the model's output."""
         return tuple(self._name_of(leaf) for leaf in _tensors(value))
 
     def still_held(self) -> tuple[str, ...]:
-        """The nodes whose tensors somebody still holds, such as one that a module keeps for later."""
+        """Names of the operations whose results are still referenced, for example by a module that keeps a state."""
         made = {node.name for node in self.nodes if node.op == "call_function"}
         return tuple(name for name, weak in self._names.values() if name in made and weak() is not None)
 
 
 def _uses_running_statistics(function: Any, args: tuple[Any, ...]) -> bool | None:
-    """Whether a batch norm normalizes by fixed statistics: its ``training`` argument says so."""
+    """Whether a batch norm uses its running statistics, by its ``training`` argument; None for other operations."""
     schema = function._schema
     if "batch_norm" not in schema.name or "backward" in schema.name:
         return None
@@ -195,18 +195,18 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""Torch's wrappers around every ``__torch_dispatch__`` that keep dynamo out (torch 2.7 to 2.15)."""
+"""Files of torch's wrappers that keep dynamo out of every ``__torch_dispatch__`` (torch 2.7 to 2.15)."""
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    """The code that made a call into torch, without torch's own wrappers around a dispatch mode."""
+    """Returns the innermost frame that is not one of torch's wrappers around a dispatch mode."""
     while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
     return frame
 
 
 def _user_location(frame: FrameType | None) -> SourceLocation | None:
-    """The innermost line of the model's code; the line that asked for the diagnosis is none of it."""
+    """Returns the innermost line of user code in the iteration; the call that started the diagnosis is outside."""
     while frame is not None and frame.f_code is not record_eager_iteration.__code__:
         if is_user_file(frame.f_code.co_filename):
             return source_location(frame.f_code.co_filename, frame.f_lineno)
@@ -215,7 +215,7 @@ def _user_location(frame: FrameType | None) -> SourceLocation | None:
 
 
 class ModuleTracker(contextlib.ExitStack):
-    """Knows which nn.Module runs, through hooks on the modules of our own copy."""
+    """Tracks which nn.Module runs, with forward hooks on the modules of a copy of the model."""
 
     def __init__(self, module: torch.nn.Module | None) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class ModuleTracker(contextlib.ExitStack):
 
     @property
     def current(self) -> str | None:
-        """Path of the innermost running module; None outside of all."""
+        """Path of the innermost submodule that runs; None if only the model itself runs, or nothing."""
         return self._running[-1] if self._running else None
 
     def _entering(self, name: str, module: torch.nn.Module, args: Any) -> None:
@@ -246,14 +246,14 @@ def record_eager_iteration(
     """
     Runs one eager iteration and returns its operations as a graph.
 
-    A tensor that is still held afterwards counts as an output: its layout may be seen.
+    A tensor that is still referenced afterwards counts as an output, because other code may depend on its layout.
 
     Args:
-        module: The module it runs, our own copy; None for a function.
-        outputs: Gives the outputs of the iteration, and gradients in training.
+        module: The copy of the user's module that ``step`` runs; None if it runs a function.
+        outputs: Returns the outputs of the iteration and, in training, the gradients.
 
     Raises:
-        Exception: Whatever the step raises.
+        Exception: Any error of the step.
     """
     weights: dict[int, TensorKind] = {}
     if module is not None:
@@ -262,7 +262,7 @@ def record_eager_iteration(
         recorder = EagerRecorder(modules, weights)
         with recorder:
             step()
-        gc.collect()  # what only a reference cycle holds is not held by the model
+        gc.collect()  # a tensor that only a reference cycle holds is not held by the model
         names: dict[str, None] = {}
         with recorder.noting("what the iteration returned"):
             names = dict.fromkeys((*recorder.names_of(outputs()), *recorder.still_held()))

@@ -1,4 +1,4 @@
-"""FX graphs as records: nodes with layouts, lines and module paths, calls, their text, and what cannot be followed."""
+"""Turns FX graphs into records: nodes with layout, source line and module, calls, texts, and what is not understood."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from layoutdoctor.recording.decision import FxCall, FxTensor
 from layoutdoctor.recording.torch_trace import KNOWN_NAMESPACES
 from layoutdoctor.words import described
 
-# With the separator: torchvision is a user's package.
+# Each folder ends with a separator, because torchvision's folder also begins with "torch" and is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -28,7 +28,7 @@ _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
 
 def size_of(value: Any) -> Size:
-    """A size or stride as a record holds it; a ``SymInt`` becomes its expression."""
+    """Converts a size or stride for a record: a ``SymInt`` becomes the text of its expression."""
     if type(value) is int:
         return value
     text = str(getattr(getattr(value, "node", None), "expr", value))
@@ -36,7 +36,7 @@ def size_of(value: Any) -> Size:
 
 
 def layout_of(value: Any) -> Layout | None:
-    """Layout of a tensor, real or fake; None for what is no strided tensor."""
+    """Returns the layout of a real or fake tensor; None if the value is no strided tensor."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     try:
@@ -46,7 +46,7 @@ def layout_of(value: Any) -> Layout | None:
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:
-    """The first tensor in a node's value."""
+    """Returns the first tensor in a node's value, a tensor or nested tuples and lists; None without any."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (tuple, list)):
@@ -56,23 +56,23 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 def is_user_file(path: str) -> bool:
     """Whether a source file is neither torch's, nor Python's, nor ours, nor generated."""
-    is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages lie in there
+    is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages are in there
     return not (is_pythons or path.startswith(_NOT_THE_USERS) or "/torchinductor_" in path)
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:
-    """The innermost line of the user's code in a printed stack, whose innermost frame is last."""
+    """Returns the innermost line of user code in a printed stack, in which the innermost frame comes last."""
     frames = reversed(_FRAME.findall(stack or ""))
     return next((source_location(file, int(line)) for file, line in frames if is_user_file(file)), None)
 
 
 def source_location(file: str, line: int) -> SourceLocation:
-    """A location with the text of its line."""
+    """Makes a location and reads the text of its line."""
     return SourceLocation(file=file, line=line, code=linecache.getline(file, line).strip() or None)
 
 
 def clean_module_path(path: str) -> str | None:
-    """A module's path without dynamo's access expressions: ``L['model']._modules['body'][0]`` is ``body.0``."""
+    """Removes dynamo's access expressions from a module path: ``L['model']._modules['body'][0]`` becomes ``body.0``."""
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
     text = _SUBSCRIPT.sub(r".\1", text).replace("._modules", "").replace(".slice(None, None, None)", "")
     parts = [part for part in text.split(".") if part and part != "__dict__" and "(" not in part]
@@ -83,7 +83,7 @@ _NO_NAMES: Mapping[str, Sequence[str]] = {}
 
 
 def names_of_modules(model: torch.nn.Module | None) -> Mapping[str, Sequence[str]]:
-    """The names of each module of a model by its ``id`` as text; a module in several places has several."""
+    """Returns the names of each module of a model, by the module's ``id`` as text; a shared module has several."""
     found: dict[str, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False) if model is not None else ():
         found.setdefault(str(id(module)), []).append(name)
@@ -92,10 +92,13 @@ def names_of_modules(model: torch.nn.Module | None) -> Mapping[str, Sequence[str
 
 def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
     """
-    Name of the nn.Module an FX node comes from, of the forward node for one of a backward graph.
+    Returns the name of the nn.Module that an FX node comes from.
 
-    Behind a graph break, dynamo's path begins at the module whose forward it traces: then the module's name in the
-    model counts.
+    A node of a backward graph has the module of its forward node. Behind a graph break, dynamo's path begins at the
+    module whose forward it traces; the name that the module has in the model is returned instead.
+
+    Args:
+        names: Names of each module in the model, by the module's ``id`` as text.
 
     Source:
         ``record_nn_module_stack`` (torch/_dynamo/variables/nn_module.py): the keys are ``id`` and ``id@call``.
@@ -109,30 +112,32 @@ def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def node_location(node: Any) -> SourceLocation | None:
-    """The user's line an FX node comes from."""
+    """Returns the line of user code that an FX node comes from."""
     return location_in_stack(node.meta.get("stack_trace"))
 
 
 def target_name(node: str, target: str, extern_targets: Mapping[str, str]) -> str:
     """
-    The operator of an FX node.
+    Returns the name of an FX node's operator.
 
-    Freezing replaces a convolution and what follows it by a pattern's own lowering function, whose text says nothing;
-    the external call that the scheduler made of it does.
+    Freezing replaces a convolution and the operations after it by the lowering function of a pattern, whose text names
+    no operator. The external call that the scheduler made of the node gives the name instead.
 
     Args:
-        node: The node's name.
-        extern_targets: Operators of external calls, by the node they come from.
+        node: Name of the node.
+        target: Text of the node's target.
+        extern_targets: Operator of each external call, by the name of the FX node that it computes.
     """
     return extern_targets.get(node, target) if target.startswith(("functools.partial(", "<function ")) else target
 
 
 def fx_nodes(graph_module: Any, names: Mapping[str, Sequence[str]] = _NO_NAMES) -> tuple[FxNode, ...]:
     """
-    The nodes of an FX graph, in order.
+    Returns the nodes of an FX graph, in order.
 
     Args:
-        graph_module: After AOTAutograd, so that nodes carry ``meta["val"]``.
+        graph_module: A graph after AOTAutograd, whose nodes have ``meta["val"]``.
+        names: Names of each module in the model, by the module's ``id`` as text.
     """
     return tuple(_fx_node(node, names) for node in graph_module.graph.nodes)
 
@@ -159,11 +164,11 @@ _NUMBERED = re.compile(r"_\d+$")
 
 def called_name(node: Any) -> str | None:
     """
-    The function that the user's code called to get this node: ``conv2d``, ``contiguous``, ``channel_shuffle``.
+    Returns the name of the function that the user's code called to get this node, such as ``conv2d``.
 
     Source:
-        ``meta["source_fn_stack"]``: outermost first; each entry is a node's name with a function, a module's class or
-        a method's name; torch 2.7 to 2.15.
+        ``meta["source_fn_stack"]``, outermost entry first. An entry is a pair: the name of a node, and a function, a
+        module's class or the name of a method; torch 2.7 to 2.15.
     """
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     if not stack:
@@ -178,7 +183,7 @@ def called_name(node: Any) -> str | None:
 
 
 def _is_called_directly(node: Any) -> bool | None:
-    """Whether the innermost line of the recorded stack is the user's; None where there is no stack."""
+    """Whether the innermost line of the recorded stack is user code; None if the node has no stack."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return is_user_file(frames[-1][0]) if frames else None
 
@@ -196,17 +201,17 @@ def _input_names(node: Any) -> Iterable[str]:
 
 
 def dtype_name(tensor: torch.Tensor | None) -> str | None:
-    """Torch's name of a dtype without the module: ``float32``; None without a tensor."""
+    """Returns torch's name of a tensor's dtype, such as ``float32``; None without a tensor."""
     return None if tensor is None else str(tensor.dtype).removeprefix("torch.")
 
 
 def output_names(graph_module: Any) -> tuple[str, ...]:
-    """Names of the nodes an FX graph returns, in order."""
+    """Returns the names of the nodes that an FX graph outputs, in order."""
     return tuple(_input_names(graph_module.graph.output_node()))
 
 
 def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
-    """Every kind of thing in a graph that is counted as not understood, one line each with how often and where."""
+    """Lists what is not understood in a graph: one line per kind, with the names of the nodes and buffers."""
     found: dict[str, list[str]] = {}
     for node in graph_module.graph.nodes:
         for what in _problems(node):
@@ -237,15 +242,15 @@ def _operator_problems(node: Any) -> Iterator[str]:
     if foreign is not None:
         yield foreign
     elif str(target) == "aten.copy_.default" and node.args[0].op == "placeholder" and node.meta["val"].dim() > 1:
-        yield "change of an input in place"  # whose strides can differ
+        yield "change of an input in place"  # the strides of both tensors can differ
     elif "as_strided" in str(target) and "as_strided" in (called_name(node) or ""):
-        # Inductor's own passes insert as_strided as well, to fix the strides of what a library call returns.
+        # Inductor's own passes insert as_strided as well, to fix the strides of the result of a library call.
         yield "aliasing view (as_strided)"
 
 
 def operator_problem(target: Any) -> str | None:
-    """Why nothing is known about an operator; None for torch's own ones on plain tensors."""
-    if "quantize" in str(target):  # or a pattern of Inductor's whose text names the operations that it replaces
+    """Returns the reason why an operator is not understood; None for torch's own operators that are not quantised."""
+    if "quantize" in str(target):  # also in the text of an Inductor pattern, which names what it replaces
         return "quantised operation"
     namespace = getattr(target, "namespace", None)
     is_custom = namespace is not None and namespace not in KNOWN_NAMESPACES
@@ -253,7 +258,7 @@ def operator_problem(target: Any) -> str | None:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Why a value's layout cannot be followed; None where it can, or where it is no tensor."""
+    """Returns the reason why a tensor's layout cannot be followed; None if it can, or if the value is no tensor."""
     if not isinstance(value, torch.Tensor):
         return None
     if value.layout is not torch.strided:
@@ -269,10 +274,11 @@ def calls_of(
     graph_module: Any, extern_targets: Mapping[str, str], names: Mapping[str, Sequence[str]] = _NO_NAMES
 ) -> Iterator[FxCall]:
     """
-    The calls of an FX graph.
+    Yields the calls of an FX graph, in order.
 
     Args:
-        extern_targets: Operators of external calls, by the node they come from.
+        extern_targets: Operator of each external call, by the name of the FX node that it computes.
+        names: Names of each module in the model, by the module's ``id`` as text.
     """
     for node in graph_module.graph.nodes:
         if node.op == "call_function":
@@ -292,21 +298,23 @@ def _tensor(value: object) -> FxTensor | None:
     return None if tensor is None else FxTensor(layout_of(tensor), tensor.device.type)
 
 
-# ------------------------------------------ the model as a text that torch alone can run
+# ------------------------------------------ text of the model that runs with torch alone
 _WEIGHT_NAME = re.compile(r"_(parameters|buffers)_")
-"""In the names that dynamo gives to what it reads: ``l_self_modules_conv_parameters_weight_``."""
+"""Part of dynamo's names for parameters and buffers, such as ``l_self_modules_conv_parameters_weight_``."""
 
 
 def traced_model(graph_module: Any) -> TracedModel | None:
     """
-    The text of a graph, with no name of the user's: weights are ``w0``, inputs ``x0``, values what torch calls them.
+    Writes a graph as Python code without the user's names.
+
+    Weights are named ``w0``, ``w1`` and so on, inputs ``x0``, ``x1``; torch.fx names the other values.
 
     Args:
-        graph_module: As dynamo hands it to a backend, with parameters and buffers among its inputs.
+        graph_module: A graph as dynamo hands it to a backend, with parameters and buffers among its inputs.
 
     Returns:
-        None if the text needs more than torch (sub-graphs, constants, custom operations), or an input is no plain
-        tensor of known sizes.
+        The code with its weights and inputs. None if the code needs more than torch (sub-graphs, constants, custom
+        operations), or if an input is no plain tensor of known sizes.
     """
     old = list(graph_module.graph.nodes)
     inputs = [node for node in old if node.op == "placeholder"]
@@ -337,7 +345,7 @@ def traced_model(graph_module: Any) -> TracedModel | None:
 
 
 def _plain_tensor(value: Any) -> TracedTensor | None:
-    """A tensor as a script can make another one: None for one of symbolic sizes, sparse, or that overlaps itself."""
+    """Describes a tensor for a script; None if it is sparse, quantised, of symbolic sizes, or overlaps itself."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
         return None
     sizes: Sequence[Any] = (*value.shape, *value.stride())

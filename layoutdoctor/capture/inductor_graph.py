@@ -1,5 +1,5 @@
 """
-Inductor's scheduled graph as records: buffers with their layouts, the kernels that write them, and how they are read.
+Reads Inductor's scheduled graph: buffers with their layouts, the kernels that write them, and the strides of each read.
 
 Source: ``Scheduler.nodes``, ``SchedulerNode._body`` (``LoopBody``), ``MemoryUsageType``; torch 2.7, 2.11, 2.13, 2.15.
 """
@@ -24,16 +24,16 @@ from layoutdoctor.recording.generated_code import Loop, seen_strides
 T = TypeVar("T")
 
 _MOVING_OPERATIONS = frozenset({"get_index", "load", "store", "placeholder", "output"})
-"""Operations of a loop body that compute nothing; a cast computes, so it is not among them."""
+"""Operations of a loop body that compute nothing. A cast is not in the set, because it computes."""
 
 
 def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tuple[Buffer, ...]:
     """
-    Every buffer of a lowered graph in scheduled order.
+    Returns every buffer of a lowered graph, in scheduled order.
 
     Args:
         graph: A ``GraphLowering`` after code generation.
-        kernels: (generated kernel name, names of the scheduler nodes in it, source).
+        kernels: One triple per generated kernel: its name, the names of its scheduler nodes, its source.
     """
     facts = _GraphFacts(
         launch_of={node: (index, name) for index, (name, nodes, _) in enumerate(kernels) for node in nodes},
@@ -52,7 +52,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
 
 def _renamed_constants(graph: Any) -> dict[str, str]:
     """
-    The nodes of constants, by the names that the generated code has for them where these differ.
+    Maps the name that generated code has for a constant to its FX node, if the two names differ.
 
     Source:
         ``GraphLowering.allocate_non_dup_const_name``: ``constant_0_weight`` for ``0.weight``, torch 2.13.
@@ -77,10 +77,10 @@ class _GraphFacts:
     Facts about a whole graph.
 
     Attributes:
-        launch_of: For each scheduler node the launch that runs it, counted through the graph, and the kernel's name.
-        removed: Buffers that are never written.
-        returned: The buffer of each output, in order; None for what is no buffer.
-        visible: Positions of the outputs that the caller of the model sees; None where not known.
+        launch_of: Launch of each scheduler node: its number within the graph, and the name of the kernel.
+        removed: Buffers that are never written to memory.
+        returned: The buffer of each output, in order; None for an output that is no buffer.
+        visible: Positions of the outputs that the caller of the model sees; None if not known.
     """
 
     launch_of: dict[str, tuple[int, str]]
@@ -89,7 +89,7 @@ class _GraphFacts:
     visible: frozenset[int] | None
 
     def is_user_output(self, name: str) -> bool | None:
-        """Whether the caller of the model sees a buffer."""
+        """Whether the caller of the model sees a buffer; None if not known."""
         if self.visible is None:
             return None
         return any(name == other and index in self.visible for index, other in enumerate(self.returned))
@@ -97,7 +97,7 @@ class _GraphFacts:
 
 def _output_buffers(graph: Any) -> Iterator[str | None]:
     """
-    Names of the buffers whose memory a graph returns, seen through views.
+    Yields the name of the buffer behind each output of a graph, through views; None for an output without one.
 
     Source:
         ``GraphLowering.graph_outputs``: ``TensorBox``, ``StorageBox``, ``ReinterpretView``; torch 2.7 to 2.15.
@@ -111,7 +111,7 @@ def _output_buffers(graph: Any) -> Iterator[str | None]:
 
 def _user_visible(graph: Any) -> frozenset[int] | None:
     """
-    Positions of the outputs that the caller sees.
+    Returns the positions of the outputs that the caller of the model sees; None if torch did not record them.
 
     Source:
         ``meta["user_visible_output_idxs"]`` of the output node, which ``compile_fx`` writes; torch 2.7 to 2.15.
@@ -128,7 +128,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
     found: list[Buffer] = []
     for output in node.get_outputs():
         name, inner = str(output.get_name()), output.node
-        # What a call changes in place has no layout of its own, but that of the tensor it changes.
+        # The result of an in-place library call has no layout of its own: the layout of the changed tensor counts.
         changed = [graph.try_get_buffer(other) for other in output.get_mutations()] if is_extern else []
         inner = next((other for other in changed if other is not None), inner)
         layout = ir_layout(inner)
@@ -148,7 +148,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
                 operations=body.operations,
                 is_reduction=not is_extern and bool(node.is_reduction()),
                 is_removed=name in facts.removed,
-                # What is written into a tensor of the caller is as visible as what is returned.
+                # A write into a tensor of the caller is as visible as a returned tensor.
                 is_output=name in facts.returned or bool(output.get_mutations()),
                 is_user_output=facts.is_user_output(name),
                 alias_of=aliases[0] if aliases and not is_extern else None,
@@ -157,17 +157,18 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
                 problem=body.problem,
             )
         )
-    # Loops name what they read; behind a change in place, the scheduler reads the buffer that the change makes.
+    # A loop body reads a buffer by its old name; after a change in place, the scheduler reads the buffer of the change.
     renamed = getattr(node, "mutation_renames", None)
     return [_with_names(buffer, renamed) for buffer in found] if renamed else found
 
 
 def _source_node(node: Any, origins: Sequence[str]) -> str | None:
     """
-    The FX node whose value a scheduler's node computes.
+    Returns the name of the FX node whose value a scheduler node computes; None if there is no such node.
 
-    A call that freezing made for oneDNN has one origin, its own; the origin node is whoever writes into it afterwards,
-    as an addition does that was fused into the next convolution, and none at all where it writes in place itself.
+    A oneDNN call that freezing made has one origin, which is the right node. ``get_origin_node`` is wrong for such a
+    call: it returns the node that writes into the result later (an addition fused into the next convolution), and
+    nothing if the call itself writes in place.
     """
     call = node.node.inputs[0] if type(node.node).__name__ == "MultiOutput" else node.node
     if len(origins) == 1 and str(getattr(call, "python_kernel_name", None)).startswith("torch.ops.mkldnn."):
@@ -176,7 +177,7 @@ def _source_node(node: Any, origins: Sequence[str]) -> str | None:
 
 
 def _asked(inner: Any, ask: Callable[[Any], T], default: T) -> T:
-    """An IR node's answer; the default if its class has none."""
+    """Calls ``ask`` with an IR node; returns the default if the node's class raises."""
     with contextlib.suppress(Exception):
         return ask(inner)
     return default
@@ -193,21 +194,21 @@ def _extern_name(node: Any) -> str:
 
 def ir_layout(inner: Any) -> Layout | None:
     """
-    Layout of an Inductor IR node.
+    Returns the layout of an Inductor buffer.
 
-    Args:
-        inner: A buffer; classes without sizes and strides (``MultiOutputLayout``, ``NoneLayout``) have none.
+    Returns:
+        None for a layout class without sizes and strides, such as ``MultiOutputLayout`` and ``NoneLayout``.
     """
     try:
         layout = inner.get_layout()
-    except Exception:  # some classes raise, some have the attribute only
+    except Exception:  # some classes raise, some have only the attribute
         layout = getattr(inner, "layout", None)
-    # What is changed in place has its sizes and the strides of what it is a view of; asked itself, it has its own.
+    # The layout of a mutation has the strides of the tensor that its target is a view of; the target has its own.
     changed = getattr(layout, "target", None)
     try:
         sizes, strides = (layout.size, layout.stride) if changed is None else (changed.get_size(), changed.get_stride())
         sizes, strides = list(sizes), list(strides)
-    except Exception:  # no such attributes, no sequences, or a class that raises when asked
+    except Exception:  # no such attributes, no sequences, or a class that raises
         return None
     if len(sizes) != len(strides):
         return None
@@ -216,7 +217,7 @@ def ir_layout(inner: Any) -> Layout | None:
 
 @dataclass(frozen=True)
 class _Body:
-    """A loop body's reads and operations, as far as they were understood."""
+    """The reads and operations of a loop body that were understood, and the problem if some were not."""
 
     accesses: tuple[BufferRead, ...] = ()
     operations: tuple[str, ...] = ()
@@ -224,7 +225,7 @@ class _Body:
 
 
 def _read_body(node: Any, name: str, layout: Layout | None) -> _Body:
-    """How the loop that writes a buffer reads other buffers; what cannot be read is a problem, never a guess."""
+    """Reads the loop that writes a buffer; if it is not understood, ``problem`` says why, and nothing is guessed."""
     body = getattr(node, "_body", None)
     if body is None:
         return _Body()
@@ -236,12 +237,12 @@ def _read_body(node: Any, name: str, layout: Layout | None) -> _Body:
         if known is None:
             return _Body((), operations, "symbolic sizes")
         return _Body(_buffer_reads(body, name, *known), operations)
-    except Exception as error:  # a body we cannot read is "not understood", its buffers claim nothing
+    except Exception as error:  # the buffer of an unreadable body counts as "not understood"
         return _Body(problem=f"loop body not read ({first_line(error)})")
 
 
 def _operations(body: Any) -> tuple[str, ...]:
-    """Operations of a loop body besides loads and stores, each once; a cast computes, so it is among them."""
+    """Lists the operations of a loop body except loads and stores, each once. A cast is listed: it computes."""
     blocks = [body.root_block, *body.subblocks.values()]
     targets = [
         node.target for block in blocks for node in block.graph.nodes if node.op in ("call_method", "call_module")
@@ -250,7 +251,7 @@ def _operations(body: Any) -> tuple[str, ...]:
 
 
 def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence[int]) -> tuple[BufferRead, ...]:
-    from torch._inductor.loop_body import MemoryUsageType  # only with a graph at hand
+    from torch._inductor.loop_body import MemoryUsageType  # a slow import, needed only with a graph
 
     counts = {variable: int(size) for variable, size in body.var_ranges.items() if size != 1}
     stores = [
@@ -279,12 +280,12 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
 
 
 def _indices_of(block: Any) -> set[str]:
-    """Index expressions that a body's outermost block uses; those of its masked parts are not among them."""
+    """Names the index expressions in the outermost block of a loop body, without those of its masked parts."""
     return {str(node.args[-1]) for node in block.graph.nodes if node.target == "get_index" and node.args}
 
 
 def _steps(index: Any, counts: dict[Any, int], ones: set[Any]) -> tuple[dict[Any, int], int] | None:
-    """Step of an index by each loop variable, and its constant; None where it is no sum of whole multiples."""
+    """Returns an index's step per loop variable, and its constant term; None unless it is linear with whole steps."""
     steps: dict[Any, int] = {}
     constant = 0
     for term, factor in index.as_coefficients_dict().items():
@@ -306,8 +307,9 @@ _VARYING = (
     (re.compile(r"^(\w+ = None  #|// \w+)( .*\)) [0-9a-f]+$", re.MULTILINE), r"\1\2"),
 )
 """
-Texts that differ between two compiles of the same code: compile ids, comments, paths of generated files, addresses of
-constants. A constant's dtype, sizes and strides stay: those of a frozen weight are nowhere else in the code.
+Replacements for text that differs between two compiles of the same code: compile ids, comments, paths of generated
+files, addresses of constants. The dtype, sizes and strides of a constant stay: for a frozen weight, no other line of
+the code has them.
 """
 
 
@@ -318,8 +320,7 @@ _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 def kernel_sources(source: str) -> dict[str, str]:
     """
-    The generated kernels in a graph's generated code, as they are handed to their compiler, by name; without the header
-    that is included from this machine.
+    Finds the sources of the kernels in a graph's generated code, by kernel name, without ``#include`` lines.
 
     Source:
         ``PythonWrapperCodegen.define_kernel``: ``name = async_compile.cpp_pybinding(..., r'''...''')``, on a GPU
@@ -329,7 +330,7 @@ def kernel_sources(source: str) -> dict[str, str]:
 
 
 def code_fingerprint(source: str) -> str:
-    """A hash that is equal for equal generated code."""
+    """Hashes generated code; two compiles of the same code have equal hashes."""
     for pattern, replacement in _VARYING:
         source = pattern.sub(replacement, source)
     return hashlib.sha256(source.encode()).hexdigest()

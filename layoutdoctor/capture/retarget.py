@@ -1,15 +1,15 @@
 """
-Lowering for a GPU that is not there: traced on the CPU, lowered by Inductor for the target, run on the CPU.
+Lowers a model for a GPU that is not there. The model is traced and run on the CPU; Inductor generates the GPU's code.
 
-Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph they hand to Inductor (inference; forward and
-backward in training) is copied, moved to fake CUDA tensors and lowered for the target up to its generated code, which
-is never loaded. What the caller runs is the traced graph itself, operation by operation on the CPU, so that its outputs
-are real and ``backward()`` works; where no value decides what the model does, it gets memory of the right layout that
-nothing was written to. The strides that the target's lowering chose reach the backward graph only as strides of the
-fake tensors that it is lowered with.
+Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph that they hand to Inductor (inference, or
+forward and backward of training) is copied, moved to fake CUDA tensors and lowered for the target GPU. The generated
+code is never loaded. The caller runs the traced graph itself, operation by operation on the CPU: its outputs are real,
+and ``backward()`` works. If no value decides what the model does, nothing is computed, and the outputs are
+uninitialized memory of the right layout. The strides that lowering chose for the target reach the backward graph only
+as the strides of the fake tensors that the backward graph is lowered with.
 
-A lowering on a CPU does not know branches of the model on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
-AOTAutograd decomposes otherwise for a GPU (attention, RNNs), and autotuning.
+A lowering on the CPU misses the model's branches on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
+AOTAutograd decomposes differently for a GPU (attention, RNNs), and autotuning.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FIXED_OPTIONS = {
     "benchmark_fusion": False,
     **dict.fromkeys(_AUTOTUNING, False),
 }
-"""Inductor options that would run something on the device while lowering, or make another wrapper than Python's."""
+"""Values with which Inductor runs nothing on the device while it lowers, and generates a wrapper in Python."""
 
 _GROUP_NORMS = (torch.group_norm, torch.nn.functional.group_norm, torch.ops.aten.group_norm.default)
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
@@ -63,9 +63,10 @@ _CPU_OPERATIONS = re.compile(r"_for_cpu|mkldnn|onednn")
 
 class TargetLowering:
     """
-    A backend of torch.compile that lowers for a target; it is in effect around the compile and the calls that cause it.
+    A backend of torch.compile that lowers for a target GPU.
 
-    It has to be in effect before the capture's hooks, which then see the lowering that this one cuts short.
+    The block of ``in_effect`` has to contain the compile and the model calls that cause it. Enter it before the
+    capture's hooks, so that the hooks wrap the shortened ``compile_to_module`` and not the original.
 
     Attributes:
         needs_values: Whether a value decides what the model does, so that graphs have to be computed.
@@ -98,13 +99,13 @@ class TargetLowering:
 
     @contextlib.contextmanager
     def in_effect(self) -> Iterator[None]:
-        """A block in which models are traced as on a GPU, and lowered up to their code, which cannot be loaded here."""
+        """A block in which models are traced as on a GPU and lowered; the generated code is written and not loaded."""
         from torch._inductor import decomposition
         from torch._inductor.fx_passes import joint_graph
         from torch._inductor.graph import GraphLowering
 
         def compile_to_module(graph: Any) -> Any:
-            path = Path(directory, "graph.py")  # read before the next one is written
+            path = Path(directory, "graph.py")  # each graph is read before the next one overwrites it
             path.write_text(generated_source(graph), encoding="utf-8")
             return types.SimpleNamespace(__file__=str(path), call=_never_called, runner=None)
 
@@ -113,17 +114,17 @@ class TargetLowering:
             decomposed_as_on_a_gpu(),
             private_directory() as directory,
             mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
-            # A constant of the model is copied to the device while its kernels are generated.
+            # The original copies a constant of the model to the device during code generation.
             mock.patch.object(GraphLowering, "constant_name", lambda graph, name, device: name),
-            # The gradient of a convolution's bias is then a sum of its own: ``convolution_backward`` asks for it.
+            # The decomposition of ``convolution_backward`` asks ``is_gpu``: then the bias gradient is a separate sum.
             mock.patch.object(decomposition, "is_gpu", return_value=True),
-            # A product of one batch becomes one without batches; torch 2.7 does not ask.
+            # The pass that replaces ``bmm`` of batch size 1 by ``mm`` asks for this type; not in torch 2.7.
             mock.patch.object(joint_graph, "get_gpu_type", return_value="cpu", create=True),
         ):
             yield
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        """The backend: what torch.compile calls for every graph that Dynamo traced."""
+        """Compiles one graph that Dynamo traced; torch.compile calls this method as its backend."""
         from torch._inductor import compile_fx
 
         _with_contiguous_group_norms(graph_module)
@@ -133,7 +134,7 @@ class TargetLowering:
     def _lower(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
     ) -> Callable[..., Any]:
-        """Lowers one graph for the target; returns what runs the traced graph on the CPU."""
+        """Lowers one graph for the target; returns a function that runs the traced graph on the CPU."""
         from torch._functorch.aot_autograd import make_boxed_func
         from torch._inductor import compile_fx
 
@@ -141,7 +142,7 @@ class TargetLowering:
             with pretended_device(self.target):
                 moved, inputs = on_target(graph_module, example_inputs)
                 compile_fx.compile_fx_inner(moved, inputs, **keywords)
-        except Exception as error:  # whatever Inductor raises costs this graph, not the run
+        except Exception as error:  # any error of Inductor costs only this graph
             self.failures.append(self._sentence(error, keywords))
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and _CPU_OPERATIONS.search(str(node.target)):
@@ -163,7 +164,7 @@ class TargetLowering:
 
 def _with_contiguous_group_norms(graph_module: fx.GraphModule) -> None:
     """
-    Has each group norm make its input contiguous, as on a GPU: on a CPU it keeps the memory format.
+    Inserts ``contiguous()`` before each group norm, as torch does on a GPU; on a CPU, torch keeps the memory format.
 
     Source:
         ``group_norm`` in aten/src/ATen/native/group_norm.cpp, torch 2.7 to 2.14; it is decomposed before it is traced.
@@ -181,7 +182,7 @@ def _with_contiguous_group_norms(graph_module: fx.GraphModule) -> None:
 
 
 def _fixed_options() -> dict[str, Any]:
-    """Those of our own options that this torch has; one that it lacks cannot do what they prevent."""
+    """Returns the entries of ``_FIXED_OPTIONS`` that this torch has; a missing option needs no value."""
     known = {}
     for name, value in _FIXED_OPTIONS.items():
         with contextlib.suppress(AttributeError):
@@ -196,10 +197,10 @@ def _never_called(arguments: Any) -> Any:
 
 def generated_source(graph: Any) -> str:
     """
-    The code that Inductor generates for a graph; without Triton what it would be generated from.
+    Generates a graph's code; without Triton, returns the text of the scheduler nodes instead.
 
     Source:
-        ``GraphLowering.codegen`` returns (code, kernels), the code as text in torch 2.7 and with a line map since.
+        ``GraphLowering.codegen`` returns (code, kernels), the code is plain text only in torch 2.7.
     """
     if triton_version() is None:
         graph.init_wrapper_code()
@@ -210,7 +211,7 @@ def generated_source(graph: Any) -> str:
 
 
 def fake_tensors() -> Any:
-    """A block in which operations make tensors that have shapes and strides, and no values."""
+    """Returns a mode in which operations make tensors with shapes and strides, but without values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
@@ -218,13 +219,13 @@ def fake_tensors() -> Any:
 
 def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]:
     """
-    A copy of a post-AOT graph with everything on the target's device, and its inputs as fake tensors there.
+    Copies a post-AOT graph to the target's device, and replaces its inputs by fake tensors there.
 
     Args:
-        example_inputs: Its inputs, real or fake; what is no tensor stays as it is.
+        example_inputs: Inputs of the graph; real or fake tensors, and other values, which stay as they are.
 
     Returns:
-        The copy and the inputs, with the strides of the originals.
+        The copied graph and its inputs, with the strides of the originals.
     """
     from torch._guards import detect_fake_mode
 
@@ -239,7 +240,7 @@ def on_target(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> tu
 
 
 def _moved_graph(graph_module: fx.GraphModule, moved: Callable[[torch.Tensor], torch.Tensor]) -> fx.GraphModule:
-    """A copy on the device that shares the constants, which a fake mode would not let be copied."""
+    """Copies a graph to the device; the constants are shared, because they cannot be copied under a fake mode."""
     copied = fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
     copied.meta = dict(graph_module.meta)
     for name, inner in graph_module.named_children():
@@ -261,7 +262,7 @@ def _switch_device(argument: Any) -> Any:
 
 
 def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:
-    """A constant is lifted on the CPU; one with dimensions is copied to the device, a single number may stay."""
+    """Adds a copy to the device after a lifted constant; a constant without dimensions may stay on the CPU."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return
@@ -273,10 +274,10 @@ def _move_constant(module: fx.GraphModule, node: fx.Node) -> None:
 
 class TracedRun(fx.Interpreter):
     """
-    A traced graph, run on the CPU as it was traced: with the strides that its tensors had then.
+    Runs a traced graph on the CPU with the strides that its tensors had while it was traced.
 
-    The graph was traced with cuDNN's strides. A convolution of the CPU may return others, so its result is copied to
-    cuDNN's strides; a view of the traced graph may become a copy.
+    The graph was traced with cuDNN's strides. A convolution on the CPU may return other strides, so its result is
+    copied to cuDNN's strides. A ``view`` in the traced graph runs as ``reshape``, which copies if it has to.
     """
 
     def run_node(self, node: fx.Node) -> Any:
@@ -294,7 +295,7 @@ class TracedRun(fx.Interpreter):
 
 
 def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
-    """What returns the outputs of a traced graph without computing them; None if not all of their sizes are known."""
+    """Returns a function that makes a graph's outputs without computing them; None if a size or stride is not known."""
     outputs = graph_module.graph.output_node().args[0]
     inputs = {node: index for index, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
     if not isinstance(outputs, (tuple, list)):
@@ -314,7 +315,7 @@ def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
 
 
 def _laid_out(result: Any, traced: Any) -> Any:
-    """A result with the strides of its fake tensor."""
+    """Copies a result to the strides of its fake tensor, if the strides differ and are known numbers."""
     if not isinstance(result, torch.Tensor) or not isinstance(traced, torch.Tensor) or not result.numel():
         return result
     strides = tuple(traced.stride())

@@ -1,8 +1,8 @@
 """
-A GPU that is not there, as far as Inductor and Triton ask for one while they lower a graph.
+Pretends to Inductor and Triton, while they lower a graph, that the target GPU is in this machine.
 
-``pretended_device`` answers their questions from a ``Gpu`` and undoes all of it on exit, process-wide caches
-included, also when something raises. Nothing is ever run on the device.
+``pretended_device`` answers their questions about the device from a ``Gpu`` record. On exit, also after an error, it
+undoes all changes and empties the process-wide caches. Nothing is ever run on the device.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def cudnn_formats() -> Iterator[None]:
     """
-    A block in which fake convolutions get the strides that cuDNN gives them, on a CPU device as well.
+    A block in which convolutions of fake tensors return cuDNN's strides, also on the CPU.
 
-    The fake tensors that Dynamo and AOTAutograd trace with are on the CPU; with cuDNN's answer for them, too, the graph
-    is traced with the strides it would be traced with on the GPU, tangents and saved tensors included.
+    Dynamo and AOTAutograd trace with fake tensors on the CPU. With cuDNN's strides for convolutions, the traced graph
+    has the strides that it would have on the GPU, tangents and saved tensors included.
 
-    cuDNN's rule is oneDNN's, which every build of torch can be asked for: channels-last where the input or the weight
-    *looks* channels-last by its strides, never for double. bfloat16 is taken to follow the rule of float16 here: an
-    assumption, as no torch without a GPU says anything else about it.
+    cuDNN and oneDNN follow the same rule, and every build of torch can apply oneDNN's: the result is channels-last if
+    the strides of the input or the weight *look* channels-last, except for double. For bfloat16, the rule of float16 is
+    assumed; without a GPU, torch cannot confirm this assumption.
 
     Source:
         ``torch/_subclasses/fake_impls.py`` ``conv``, which asks ``torch._C._select_conv_backend`` and takes the format
@@ -63,13 +63,13 @@ _OTHER_DEVICE = {"cpu": "cuda", "cuda": "cpu"}
 @contextlib.contextmanager
 def decomposed_as_on_a_gpu() -> Iterator[None]:
     """
-    A block in which operations on tensors of the CPU are taken apart, and laid out, as those of a GPU.
+    A block in which operations on CPU tensors are decomposed, and get strides, as on a GPU.
 
-    What they ask for by the name of the device has the other name in its code meanwhile.
+    Functions of torch that decide by the name of the device get code in which "cpu" and "cuda" are exchanged.
 
     Source:
-        ``device.type`` in the functions named here, torch 2.7, 2.11, 2.13, 2.14; graphs compared with what the same
-        torch compiles for a GPU.
+        ``device.type`` in the functions named here, torch 2.7, 2.11, 2.13, 2.14; checked by comparing with the graphs
+        that the same torch compiles for a GPU.
     """
     from torch import _meta_registrations, _refs
     from torch._decomp import decompositions, decompositions_for_rng
@@ -107,10 +107,10 @@ _BLOCK_SHARED_BYTES = 48 * 2**10
 @contextlib.contextmanager
 def pretended_device(target: Gpu) -> Iterator[None]:
     """
-    A block in which Inductor finds the target where it looks for ``cuda:0``.
+    A block in which Inductor gets the answers of the target GPU when it asks about ``cuda:0``.
 
     Source:
-        Found by leaving out one at a time (torch 2.7, 2.11, 2.13, 2.15): ``torch.cuda.get_device_capability``,
+        Found by leaving out one name at a time (torch 2.7, 2.11, 2.13, 2.15): ``torch.cuda.get_device_capability``,
         ``CudaInterface`` and its ``Worker`` (torch/_dynamo/device_interface.py), ``DeviceProperties.create``
         (torch/_inductor/runtime/hints.py), ``torch.utils._triton``, Triton's active driver.
     """
@@ -127,7 +127,7 @@ def pretended_device(target: Gpu) -> Iterator[None]:
 
 
 def _forget_answers() -> None:
-    """Empties the process-wide caches that hold answers about the device, ours or the machine's own."""
+    """Empties the process-wide caches that hold answers about the pretended or the real device."""
     from torch._inductor.runtime import hints
     from torch.utils import _triton
 
@@ -146,7 +146,7 @@ def forget_fake_results() -> None:
 
 
 def device_properties(target: Gpu) -> Any:
-    """The answer of ``torch.cuda.get_device_properties``."""
+    """Makes the target GPU's answer to ``torch.cuda.get_device_properties``."""
     major, minor = target.capability
     return types.SimpleNamespace(
         name=target.device_name,
@@ -178,7 +178,7 @@ def _answer_for_device(stack: contextlib.ExitStack, target: Gpu) -> None:
         (torch.cuda, "get_device_properties", lambda device=None: properties),
         (torch.cuda, "current_device", lambda: 0),
         (torch.cuda, "device_count", lambda: 1),
-        # Which a build for CUDA may answer by the count: fake tensors make a real one if there is a GPU.
+        # The true answer stays: a CUDA build may derive it from the count, and fake tensors use a GPU that is there.
         (torch.cuda, "is_available", lambda: is_here),
         (interface, "get_device_properties", lambda device=None: properties),
         (interface, "is_bf16_supported", lambda including_emulation=False: True),
@@ -192,7 +192,7 @@ def _answer_for_device(stack: contextlib.ExitStack, target: Gpu) -> None:
 
 
 def _pretend_triton(stack: contextlib.ExitStack) -> None:
-    """Without Triton the scheduler would refuse the device; with this it goes up to the generated code."""
+    """Reports Triton as installed: without it, the scheduler refuses the device and no code is generated."""
     from torch._inductor import scheduler
     from torch.utils import _triton
 
@@ -204,15 +204,15 @@ def _pretend_triton(stack: contextlib.ExitStack) -> None:
 def _driver_of(target: Gpu) -> Any:
     from triton.runtime import driver
 
-    # Triton 3.3 keeps the driver in ``active``; later ones keep it in ``_active``, where ``active`` is a property that
-    # would look for a device.
+    # Triton 3.3 keeps the driver in ``active``. Later versions keep it in ``_active``; there, ``active`` is a property
+    # that looks for a device.
     name = "active" if "active" in vars(driver) else "_active"
     return mock.patch.object(driver, name, triton_driver(target))
 
 
 def triton_driver(target: Gpu) -> Any:
     """
-    Enough of Triton's driver for generating code; launching anything is not among it.
+    Makes a substitute for Triton's driver that suffices for generating code; it cannot launch kernels.
 
     Source:
         ``triton.backends.driver.DriverBase``, Triton 3.3, 3.6, 3.7, 3.9; ``get_gpu_shared_memory`` of
@@ -235,15 +235,15 @@ def triton_driver(target: Gpu) -> Any:
 
 def launch_no_kernels(target: Gpu) -> None:
     """
-    Has this process launch none of the model's own Triton kernels, for the rest of its life: their GPU is not there.
+    Keeps this process, until it ends, from launching the model's own Triton kernels, because their GPU is not there.
 
-    Their results are then whatever the memory held. torch traces them for the target.
+    The kernels then write no results: the memory keeps its old contents. Torch still traces the kernels for the target.
 
     Source:
         ``JITFunction.run``, ``Autotuner.run`` (triton/runtime); ``generate_ttir``, which asks the driver for its target
         (torch/_higher_order_ops/triton_kernel_wrap.py); torch 2.13, Triton 3.7.
     """
-    if "triton.runtime" not in sys.modules:  # then the model has none
+    if "triton.runtime" not in sys.modules:  # then the model has no Triton kernels
         return
     from triton.runtime import autotuner, jit
 
@@ -255,11 +255,11 @@ def launch_no_kernels(target: Gpu) -> None:
 @contextlib.contextmanager
 def python_tensor_methods() -> Iterator[None]:
     """
-    A block in which the methods of a fake tensor that ask C++ for a CUDA device are ones in Python, of equal effect.
+    A block in which equivalent Python code replaces the methods of fake tensors that need a CUDA device guard in C++.
 
-    A torch built without CUDA has no device guard for it, so that ``x.contiguous()`` or ``x[0]`` on a fake CUDA tensor
-    raises "PyTorch is not linked with support for cuda devices", though nothing would be computed. Shape functions and
-    decompositions call them: those of Conv1d, of reflection padding's backward, of slicing.
+    A torch built without CUDA has no such guard. There, ``x.contiguous()`` or ``x[0]`` on a fake CUDA tensor raises
+    "PyTorch is not linked with support for cuda devices", although nothing would be computed. Shape functions and
+    decompositions call these methods, for example for Conv1d, the backward of reflection padding, and slicing.
 
     Source:
         ``tools/autograd/templates/python_variable_methods.cpp``, ``torch/csrc/autograd/python_variable_indexing.cpp``:
@@ -285,7 +285,7 @@ def python_tensor_methods() -> Iterator[None]:
 def _on_cuda_only(original: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(tensor: Any, *args: Any, **keywords: Any) -> Any:
-        # Inside a kernel's shape function a fake tensor says that it is on the meta device, which has a guard.
+        # In the shape function of an operation, a fake tensor's device is meta, which has a guard: the original works.
         return (method if tensor.device.type == "cuda" else original)(tensor, *args, **keywords)
 
     return call
@@ -317,7 +317,7 @@ def _setitem(tensor: Any, index: Any, value: Any) -> None:
 
 
 def _basic_view(tensor: Any, index: Any) -> tuple[Any, list[Any]]:
-    """The view that ints, slices, None and Ellipsis give, and for each of its dimensions the tensor that indexes it."""
+    """Applies the ints, slices, None and Ellipsis of an index; returns the view and its index tensors by dimension."""
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(_dimensions_taken(item) for item in items)
     if not any(item is Ellipsis for item in items):

@@ -1,4 +1,4 @@
-"""One compile under capture: what the hooks of ``compat`` see becomes graph records."""
+"""Captures one compile: turns what the hooks of ``compat`` see into graph records."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from layoutdoctor.recording.torch_trace import first_words
 from layoutdoctor.recording.weights import placeholder_kinds
 
 _FRAME_NUMBER = re.compile(r"\s*(\d+)/\d+: ")
-"""Dynamo's compile id in front of a failed guard: frame, and which compile of it."""
+"""Dynamo's compile id in front of a failed guard: number of the frame, and number of the compile of that frame."""
 
 
 class CapturedGraph(NamedTuple):
-    """A graph's record, and the generated code: a Python module, whose globals hold the compiled kernels, or texts."""
+    """A graph's record with its generated code: a Python module with the compiled kernels, or AOTInductor's texts."""
 
     graph: Graph
     generated: Any
@@ -47,12 +47,13 @@ class CapturedGraph(NamedTuple):
 
 class CompileCapture:
     """
-    Records every graph that Inductor lowers between enter and exit; it may be entered again for what is left of it.
+    Records every graph that Inductor lowers between enter and exit; a second block adds to the records of the first.
 
     Attributes:
-        model: The model whose names of modules the graphs get; None leaves those of dynamo.
-        graph_break_reasons: Reasons of graph breaks met meanwhile, one line each.
-        recompile_reasons: Guards that failed meanwhile, so that dynamo compiled again, one line each.
+        captured: The graphs so far, in the order of lowering.
+        model: The model from which the graphs take the names of modules; None keeps dynamo's names.
+        graph_break_reasons: Reasons of the graph breaks in the finished blocks, one line each.
+        recompile_reasons: Guards that failed in the finished blocks and caused a recompile, one line each.
     """
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
@@ -69,17 +70,17 @@ class CompileCapture:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Parts that the hooks could not record."""
+        """Parts of the capture that failed, each with its reason."""
         return tuple(self._hooks.failures)
 
     @property
     def lowered_count(self) -> int | None:
-        """How many graphs Inductor lowered in the block, recorded or not; None if this torch does not show it."""
+        """Number of graphs that Inductor lowered, recorded or not; None if this torch does not let us see them."""
         return self._hooks.lowered_count
 
     @property
     def traced(self) -> TracedModel | None:
-        """The model's text; None if it was traced in several graphs, or needs more than torch."""
+        """The model as Python code; None if dynamo traced several graphs, or if the code needs more than torch."""
         return self._traced[0] if len(self._traced) == 1 else None
 
     @property
@@ -108,12 +109,12 @@ class CompileCapture:
         for code, reasons in private("torch._dynamo.utils.guard_failures").items():
             for reason in reasons[self._failed_guards.get(code, 0) :]:
                 frame = _FRAME_NUMBER.match(reason)
-                # A frame behind a graph break is shared: what an earlier compile of it expected is no recompile here.
+                # A frame behind a graph break may be older than this capture: its failed guards are no recompiles here.
                 if frame is None or int(frame[1]) >= self._first_frame:
                     yield first_words(reason)
 
     def _on_traced(self, graph_module: Any) -> None:
-        self._traced.append(None)  # also if reading it fails
+        self._traced.append(None)  # counts the graph even if reading it fails
         self._traced[-1] = traced_model(graph_module)
 
     def _on_decision(self, graph_module: Any, applied: bool, log: list[str], is_inference: bool) -> None:
@@ -124,20 +125,20 @@ class CompileCapture:
         name = f"graph {len(self.captured)}"
         try:
             graph = _graph_record(name, lowering, generated, kernels, decision, names_of_modules(self.model))
-        except Exception as error:  # a graph that cannot be read at all still counts as one that was compiled
+        except Exception as error:  # the graph was compiled, so it gets a record without nodes
             problem = f"nothing of it could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
         self.captured.append(CapturedGraph(graph, generated))
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
-        """The decision made about the graph that was lowered, not about a sub-graph of it."""
+        """Returns the decision about the lowered graph itself; without one, the first decision since the last graph."""
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is lowering.module]
         return own[-1] if own else decided[0][1] if decided else None
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> RawDecision:
-    """The decision with the settings in effect while it was made."""
+    """Records a layout decision with the current settings, under which Inductor has just made it."""
     config, onednn = inductor_config(), torch.backends.mkldnn
     return RawDecision(
         applied,
@@ -151,7 +152,7 @@ def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> Ra
 
 
 def _graph_breaks() -> Counter[str]:
-    """Dynamo's graph breaks so far, by reason."""
+    """Returns the number of dynamo's graph breaks so far, by reason."""
     return Counter(private("torch._dynamo.utils.counters")["graph_break"])
 
 
@@ -163,7 +164,7 @@ def _graph_record(
     raw: RawDecision | None,
     names: Mapping[str, Sequence[str]],
 ) -> Graph:
-    """The record of a lowered graph; parts that cannot be read are left out and named in ``hook_failure``."""
+    """Makes the record of a lowered graph; ``hook_failure`` names the parts that could not be read."""
     problems: list[str] = []
 
     @contextlib.contextmanager
@@ -174,7 +175,7 @@ def _graph_record(
             problems.append(f"{what}: {first_line(error)}")
 
     fields: dict[str, Any] = {}
-    graph_module = lowering.orig_gm  # as it came: torch 2.7 to 2.15
+    graph_module = lowering.orig_gm  # the graph before lowering: torch 2.7 to 2.15
     direction: GraphDirection = "forward"
     with part("direction"):  # both attributes: torch 2.7 to 2.15
         direction = "inference" if lowering.is_inference else "backward" if lowering.is_backward else "forward"
@@ -196,7 +197,7 @@ def _graph_record(
     with part("what is not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
-        if isinstance(generated, tuple):  # of AOTInductor
+        if isinstance(generated, tuple):  # the texts of AOTInductor
             source = "\n".join(text.value for text in generated)
             fields["kernel_sources"] = {kernel: text for kernel, _, text in kernels}
         else:
@@ -215,7 +216,7 @@ def _graph_record(
 def _nodes_of(
     graph_module: Any, direction: GraphDirection, targets: Mapping[str, str], names: Mapping[str, Sequence[str]]
 ) -> Iterator[FxNode]:
-    """The nodes of a graph, with the kinds of its inputs and the operators of external calls."""
+    """Yields the nodes of a graph, with the kind of each input and the operator of each external call."""
     nodes = fx_nodes(graph_module, names)
     kinds = placeholder_kinds(nodes, direction)
     for node in nodes:
@@ -234,15 +235,15 @@ def _extern_targets(buffers: Sequence[Buffer]) -> dict[str, str]:
 
 def _made_of(buffer: Buffer) -> tuple[str, ...]:
     """
-    The nodes that an external call was made of.
+    Returns the names of the FX nodes that an external call computes.
 
-    ``get_origin_node`` may be a later one, which Inductor has fused the call's result into.
+    ``origins`` comes first: ``source_node`` may be a later node, into which Inductor fused the call's result.
     """
     return buffer.origins or (() if buffer.source_node is None else (buffer.source_node,))
 
 
 def _written_layouts(buffers: Sequence[Buffer]) -> dict[str, Layout]:
-    """The layout of the first output of calls with several, such as freezing's packed convolutions."""
+    """Finds the layout of the first output of each call with several outputs, such as a packed convolution."""
     return {
         name: buffer.layout
         for buffer in reversed(buffers)

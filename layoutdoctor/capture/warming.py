@@ -1,9 +1,9 @@
 """
-The start of every compile, done once in the process that the others are forked from.
+Does the work that every compile starts with, once, in the process from which the worker processes are forked.
 
-Inductor is imported, the processor's best vector instructions are tested, the header of all kernels is built, and one
-small model is compiled, so that all modules of Inductor are imported. No thread is left behind: a forked process has
-only the thread that forked it.
+Inductor is imported, the processor's best vector instructions are tested, the precompiled header of all kernels is
+built, and one small model is compiled, so that all modules of Inductor are imported. No other thread may be left when
+a worker is forked, because a fork keeps only the thread that called it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _LONGEST_TUNING_SECONDS = 60
 
 
 def may_use_gpu() -> bool:
-    """Whether there is a GPU; another process asks, because CUDA cannot be used in forks of one that has asked it."""
+    """Whether there is a GPU. A child process asks: after a process has asked CUDA, its forks cannot use CUDA."""
     return _succeeded(_forked(torch.cuda.is_available))
 
 
 def import_compiler() -> None:
     """
-    Prepares this process for forks that compile for a GPU: what can be done without using CUDA.
+    Prepares this process for forks that compile for a GPU, without using CUDA itself.
 
     Source:
         ``torch/_inductor/runtime/benchmarking.py`` asks whether there is a GPU when it is imported, and NVML if it can:
         ``torch.cuda.device_count``; torch 2.11.
     """
-    inductor_config().compile_threads = 1  # workers compile side by side; pools would disturb what is timed
-    with contextlib.suppress(Exception):  # NVML does not answer, or this torch asks in another way
+    inductor_config().compile_threads = 1  # the workers compile in parallel; a pool would disturb timings
+    with contextlib.suppress(Exception):  # NVML does not answer, or this torch has no such function
         if torch.cuda._device_count_nvml() > 0:
             for name in ("compile_fx", "freezing", "codegen.triton", "runtime.triton_heuristics"):
                 importlib.import_module(f"torch._inductor.{name}")
@@ -55,9 +55,9 @@ def import_compiler() -> None:
 
 def tune_one_at_a_time() -> None:
     """
-    Has processes that compile side by side wait for each other while they time the variants of a Triton kernel.
+    Lets only one process at a time benchmark the configurations of a Triton kernel.
 
-    Beside kernels of another process a variant may be chosen that is not the fastest, and Inductor's cache keeps it.
+    While another process uses the GPU, a configuration that is not the fastest may win, and Inductor caches it.
 
     Source:
         ``torch/_inductor/runtime/triton_heuristics.py``, ``CachingAutotuner.benchmark_all_configs``; torch 2.7 to 2.14.
@@ -69,7 +69,7 @@ def tune_one_at_a_time() -> None:
     @functools.wraps(original)
     def one_at_a_time(self: Any, *args: Any, **kwargs: Any) -> Any:
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(Exception):  # it goes on without if the other one takes too long
+            with contextlib.suppress(Exception):  # if another process takes too long, goes on without the lock
                 stack.enter_context(locks.FileLock(path, timeout=_LONGEST_TUNING_SECONDS))
             return original(self, *args, **kwargs)
 
@@ -78,17 +78,17 @@ def tune_one_at_a_time() -> None:
 
 def warm_up_compiler() -> None:
     """
-    Prepares this process, which must have no thread but this one, for forks that compile.
+    Prepares this process, which must have no other thread, for forks that compile.
 
-    Nothing is lost if a part of it fails: the first compile then does that part, and says what is wrong.
+    A part that fails is skipped: the first compile then does this part itself and reports its error.
 
     Source:
-        ``cpu_vec_isa.supported_vec_isa_list``, whose members are true if their test builds; ``config.cpp.vec_isa_ok``,
-        which says so for all; ``CppPythonBindingsCodeCache.load_pybinding``, which builds the header;
-        ``codecache._precompile_header``; torch 2.13.
+        ``cpu_vec_isa.supported_vec_isa_list``, whose members are true if a test program works;
+        ``config.cpp.vec_isa_ok``, which replaces that test; ``CppPythonBindingsCodeCache.load_pybinding``, which builds
+        the precompiled header; ``codecache._precompile_header``; torch 2.13.
     """
     config = inductor_config()
-    config.compile_threads = 1  # a pool of processes has threads that talk to it
+    config.compile_threads = 1  # a process pool would need threads in this process
     can_build = missing_cpp_compiler() is None
     test = _forked(_best_instructions_work) if can_build else None
     with contextlib.suppress(Exception):
@@ -108,7 +108,7 @@ def warm_up_compiler() -> None:
 
 
 def _forked(work: Callable[[], bool]) -> int:
-    """A process that does something beside this one, ends with 0 if that came out true, and writes nothing."""
+    """Starts a silent process that does the work, and returns its id; exit status 0 if the work returned True."""
     pid = os.fork()
     if pid:
         return pid
@@ -144,17 +144,17 @@ def _build_header() -> bool:
 
 
 def _compile_once() -> None:
-    """A net that needs no C++ kernel."""
+    """Compiles a model that needs no C++ kernel."""
     net = torch.nn.Conv2d(8, 16, 3).eval().to(memory_format=torch.channels_last)
     image = torch.randn(1, 8, 8, 8).to(memory_format=torch.channels_last)
     with torch.no_grad():
         torch.compile(net)(image)
     torch._dynamo.reset()
-    importlib.import_module("torch._inductor.freezing")  # the one module that it leaves out
+    importlib.import_module("torch._inductor.freezing")  # the one module that this compile does not import
 
 
 def _generate_once() -> None:
-    """The code of kernels, up to the point at which one would be built."""
+    """Generates the code of C++ kernels and stops before the first one is built."""
     owner = importlib.import_module("torch._inductor.codecache").CppPythonBindingsCodeCache
     layers = (torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
     net = torch.nn.Sequential(*layers).eval()
@@ -169,9 +169,10 @@ def _stop(*_: Any, **__: Any) -> None:
 
 def _share_headers() -> None:
     """
-    Lets one process find out which precompiled header a compiler's options need, and all others read it in a file.
+    Makes the forked processes share the path of the precompiled header that a set of compiler options needs.
 
-    Inductor preprocesses the header once in every process to find that out, two seconds each.
+    To find the path, Inductor preprocesses the header in every process, which takes two seconds. Here one process does
+    so and writes the path to a file; the others read the file.
     """
     cache = importlib.import_module("torch._inductor.codecache")
     locks = importlib.import_module("torch.utils._filelock")

@@ -1,1 +1,1 @@
-"""What it costs: rounds, profiled iterations, equality of outputs, memory, and the machine it is measured on."""
+"""Measures a configuration: times, profiles, equality of outputs, memory; and the machine that it is measured on."""

@@ -1,4 +1,4 @@
-"""The machine, versions and settings that a verdict holds for, and a device's bandwidth, clock and free memory."""
+"""Records the machine, versions and settings of a diagnosis, and a device's bandwidth, clock and free memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _VARIABLES = (
 
 
 def observed_environment(device: str, *, triton: str | None, command: str | None) -> Environment:
-    """The environment of this process."""
+    """Records the environment of this process."""
     card = card_state(device)
     return Environment(
         torch=str(torch.__version__),
@@ -106,16 +106,16 @@ def _settings() -> dict[str, str]:
 
 
 COPY_BYTES = {"cpu": 64 * 1024**2, "cuda": 256 * 1024**2}
-"""Size of the copied tensor: larger than the last cache of the usual machine of that kind."""
+"""Size of the copied tensor, by type of device: larger than the last-level cache of a usual machine."""
 
 REPETITIONS = 5
 
 _WARM_UP_SECONDS = 0.5
-"""Until then a GPU that was idle may not have raised the clock of its memory."""
+"""Time that an idle GPU may need to raise the clock of its memory."""
 
 
 def measure_copy_bandwidth(device: str) -> float | None:
-    """Bytes read plus written per second by a copy of a large tensor, the best of a few; None without room for it."""
+    """Measures bytes read plus written per second by the fastest of several copies; None if memory is too small."""
     size = COPY_BYTES[kind_of(device)]
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
@@ -141,12 +141,12 @@ _LIMITS = {
     0x0080: "the power supply",
     0x0100: "the clock of the display",
 }
-"""Bits of nvidia-smi's ``clocks_event_reasons.active`` (nvml.h, nvmlClocksEventReason...); 1 is an idle GPU."""
-_WORTH_A_NOTE_BYTES = 1 << 30  # the context of this very process takes about half of it
+"""Bits of nvidia-smi's ``clocks_event_reasons.active`` (nvml.h, nvmlClocksEventReason...), except 1, an idle GPU."""
+_WORTH_A_NOTE_BYTES = 1 << 30  # the context of this process takes about half of this size
 
 
 class CardState(NamedTuple):
-    """A GPU as nvidia-smi shows it: its driver's version, its clock, and the reasons that this clock is low."""
+    """The state of a GPU by nvidia-smi: version of the driver, clock, and the reasons why the clock is low."""
 
     driver: str | None = None
     clock_hertz: float | None = None
@@ -155,13 +155,14 @@ class CardState(NamedTuple):
 
 def card_state(device: str) -> CardState:
     """
-    A GPU that this process uses, as it is now; call it while its clock is still raised.
+    Asks nvidia-smi for the state of a GPU that this process uses; call it before the GPU lowers its clock again.
 
-    Empty on a CPU and without nvidia-smi.
+    Returns:
+        An empty state on a CPU and without nvidia-smi.
     """
     if kind_of(device) != "cuda":
         return CardState()
-    # The second name is that of drivers before 535.
+    # Drivers before 535 know only the second name.
     for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
         with contextlib.suppress(Exception):  # no nvidia-smi, or it does not know one of the fields
             unique = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
@@ -177,20 +178,20 @@ def card_state(device: str) -> CardState:
 
 _SAFE_SHARE = 0.7  # compiled code and other memory formats may need more than eager mode
 _CONTEXT_BYTES = 600 << 20
-"""About what a process takes of a GPU's memory before its first tensor: context, libraries, kernels."""
+"""Approximate GPU memory that a process takes before its first tensor: context, libraries, kernels."""
 
 
 def room_beside(device: str) -> int | None:
-    """How many further processes like this one a GPU's memory holds; None on a CPU, or if it is not known."""
+    """Estimates how many more processes like this one fit into a GPU's memory; None on a CPU, or if not known."""
     if kind_of(device) == "cuda":
-        with contextlib.suppress(Exception):  # a device that cannot say it says nothing against trying
+        with contextlib.suppress(Exception):  # without an answer, nothing speaks against a try
             free, _ = torch.cuda.mem_get_info(device)
             return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
     return None
 
 
 def notes_on_gpu(device: str) -> tuple[str, ...]:
-    """Facts that make times of a GPU less reliable, each with what to do; empty on a CPU."""
+    """Lists facts that make times of a GPU less reliable, each with advice; empty on a CPU."""
     if kind_of(device) != "cuda":
         return ()
     notes = []
@@ -199,7 +200,7 @@ def notes_on_gpu(device: str) -> tuple[str, ...]:
             "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel, so that short steps look slower than they are; "
             "unset it"
         )
-    with contextlib.suppress(Exception):  # a device that cannot say it, or is lost
+    with contextlib.suppress(Exception):  # a device that does not answer, or is lost
         free, total = torch.cuda.mem_get_info(device)
         held = total - free - torch.cuda.memory_reserved(device)
         if held > _WORTH_A_NOTE_BYTES:
@@ -213,8 +214,8 @@ def notes_on_gpu(device: str) -> tuple[str, ...]:
 
 
 def why_no_gpu(device: torch.device) -> str | None:
-    """Why a GPU that was named cannot be used, and what to do; None if it can."""
-    with warnings.catch_warnings():  # a driver that is too old is a warning of torch's
+    """Explains why a GPU cannot be used, and what to do; None if it can be used."""
+    with warnings.catch_warnings():  # torch warns about a driver that is too old
         warnings.simplefilter("ignore")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) < count:

@@ -1,7 +1,8 @@
 """
-Whether a configuration computes what the model computes: relative root mean square errors beside a more exact run.
+Checks whether a configuration computes what the model computes, by relative root mean square errors.
 
-Eager's own error in the model's dtype is the yardstick, as in torch's accuracy check (``torch._dynamo.utils.same``).
+The reference is a more exact run of the model. The error of eager mode in the model's dtype is the yardstick for the
+allowed error, as in torch's accuracy check (``torch._dynamo.utils.same``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from os import PathLike
 
-# The numbers behind these are in docs/measuring.md. All are relative root mean square errors, or factors of them.
+# docs/measuring.md has the measurements behind these. All are relative root mean square errors, or factors for them.
 EAGER_FACTOR = 10.0
 LARGEST_TOLERANCE = 0.5
 OUTPUT_FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -27,25 +28,28 @@ GRADIENT_FLOOR = {torch.float64: 1e-5, torch.float32: 0.2, torch.float16: 0.2, t
 TF32_FLOOR = 1e-2
 FLOOR_FACTOR_WITHOUT_YARDSTICK = 10.0
 LARGEST_EAGER_ERROR = {"output": 0.3, "gradient": 0.1}
-"""If eager itself is further off, no comparison can tell a right tensor from a wrong one."""
+"""Largest error of eager itself at which a comparison can still distinguish a right tensor from a wrong one."""
 SMALLEST_SIZE = 0.01
-"""Of a gradient, beside the largest of its module: that of a bias in front of a batch norm is nothing but rounding."""
+"""
+Least size of a gradient, as a share of the largest gradient of its module, for its relative error: the gradient of a
+bias before a batch norm consists of rounding errors.
+"""
 CANCELLED_FACTOR = 1000.0
-"""Times eager's own error, if the terms of a sum cancel and no digit of eager's result is right."""
+"""Factor for eager's own error, if the terms of a sum cancel and no digit of eager's result is right."""
 
 MOST_COMPARED = 1 << 26
-"""Elements of one tensor: root mean squares are as good, and a reference of gigabytes takes minutes to move."""
+"""Largest number of compared elements of a tensor: more would take minutes to move and change the error little."""
 _PIECE = 1 << 22
-"""Elements compared at once; each takes some forty bytes meanwhile."""
+"""Number of elements compared at once; each takes about forty bytes of temporary memory."""
 
 
 class Part(NamedTuple):
     """
-    What is compared of a tensor: all of it, or every k-th element in the order of its indices.
+    The compared elements of a tensor: all, or every k-th element in row-major order.
 
     Attributes:
-        shape: Of the whole tensor.
-        step: The k; 1 for all elements.
+        shape: Shape of the whole tensor.
+        step: The number k; 1 for all elements.
     """
 
     values: torch.Tensor
@@ -55,7 +59,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Part:
-        """The part of a tensor; of a larger one, elements at every index of each dimension."""
+        """Selects the part; the step and each size have no common divisor, so every index of each dimension occurs."""
         values = _dense(tensor)
         step = math.ceil(values.numel() / MOST_COMPARED) or 1
         while any(math.gcd(step, size) > 1 for size in values.shape):
@@ -65,18 +69,19 @@ class Part(NamedTuple):
         return cls(values, tensor.shape, tensor.dtype, step)
 
     def cpu(self) -> Part:
-        """The same in main memory."""
+        """Copies the values to main memory."""
         return self._replace(values=self.values.cpu())
 
 
 class ReferenceTensor(NamedTuple):
     """
-    One output or gradient as it should be.
+    The reference values of one output or gradient.
 
     Attributes:
-        exact: Values of its ``Part``, on the host: outputs in the reference's dtype, gradients in float32 at most.
-        eager: The same by eager in the model's dtype, for whole numbers and for NaN or infinity in one of both; else
-            None.
+        exact: Values of the ``Part``, in main memory: outputs in the reference's dtype, gradients in float32, or in
+            float64 if the model computes in float64.
+        eager: Eager's values in the model's dtype; kept for integers and booleans, and if a value of eager or of the
+            reference is NaN or infinite; else None.
         eager_error: Root mean square of eager's error.
         size: Root mean square of the exact values.
     """
@@ -92,11 +97,11 @@ class ReferenceTensor(NamedTuple):
 @dataclass(frozen=True)
 class StepResults:
     """
-    The tensors that one iteration gave.
+    The results of one iteration.
 
     Attributes:
-        outputs: Every tensor of the output, in order, detached, with the strides the model gave them.
-        gradients: Of each parameter by its name, of each input that requires one as ``input 0``; none in inference.
+        outputs: Tensors of the model's output, in order, detached, with their strides.
+        gradients: Gradients by the parameter's name, or ``input 0`` for the first input; empty in inference.
     """
 
     outputs: list[torch.Tensor]
@@ -107,16 +112,16 @@ class StepResults:
 @dataclass(frozen=True)
 class Reference:
     """
-    The outputs and gradients of the model, and how exact they are.
+    The reference outputs and gradients of the model, and their exactness.
 
     Attributes:
         name: ``float64``; ``float32`` for half precision on a GPU; ``eager bfloat16`` and the like if eager itself is
             the reference.
-        output_layouts: Eager's, on the caller's own input.
-        may_use_tf32: Whether float32 may be computed with the precision of TF32.
+        output_layouts: Layouts of eager's outputs for the caller's own inputs.
+        may_use_tf32: Whether a float32 model may compute with the precision of TF32.
         has_yardstick: Whether eager's own error is known, because eager is not the reference.
-        random: Why two runs of the model differ; None if they do not.
-        why_not_exact: Why eager itself is the reference; None if it is not, or need not be more exact.
+        random: Reason why two runs of the model differ; None if they are equal.
+        why_not_exact: Reason why eager is the reference although a more exact one was wanted; else None.
     """
 
     name: str
@@ -134,19 +139,19 @@ class Reference:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Reference:
-        """Reads what ``save`` wrote, each value when it is compared."""
+        """Maps a file that ``save`` wrote; values are read from it when they are compared."""
         with torch.serialization.safe_globals([Reference, ReferenceTensor, Layout]):
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 class _Compared(NamedTuple):
     """
-    One tensor of a configuration beside the reference.
+    The comparison of one tensor of a configuration with the reference.
 
     Attributes:
-        problem: Why it differs, if no error says so.
-        error: Relative to the tensor's size, as are ``eager_error`` and ``tolerance``.
-        tolerance: Infinite if eager is too far off to tell.
+        problem: Reason why the tensor differs apart from its error, such as another shape; None without one.
+        error: Root mean square error relative to the tensor's size, as are ``eager_error`` and ``tolerance``.
+        tolerance: Largest allowed error; infinite if eager's own error is too large for a comparison.
     """
 
     name: str
@@ -158,19 +163,19 @@ class _Compared(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of the tolerance the error takes; above 1 is different."""
+        """The error divided by the tolerance; the tensor is different if this is above 1."""
         return math.inf if self.problem else self.error / self.tolerance
 
 
 def named(results: StepResults) -> dict[str, Part]:
-    """Outputs as ``output 0``, gradients as ``gradient of NAME``."""
+    """Returns the compared parts of all results by name: ``output 0``, ``gradient of NAME``."""
     outputs = {f"output {index}": output for index, output in enumerate(results.outputs)}
     tensors = {**outputs, **{f"gradient of {name}": gradient for name, gradient in results.gradients.items()}}
     return {name: Part.of(tensor) for name, tensor in tensors.items()}
 
 
 def reference_tensor(name: str, exactly: Part, by_eager: Part) -> ReferenceTensor:
-    """What later results are compared with; both are the same if eager is the reference."""
+    """Makes the reference of one tensor; both parts are equal if eager itself is the reference."""
     shape, dtype = by_eager.shape, by_eager.dtype
     exact, eager = exactly.values, by_eager.values
     if not eager.is_floating_point():
@@ -178,12 +183,12 @@ def reference_tensor(name: str, exactly: Part, by_eager: Part) -> ReferenceTenso
     error, size, _, _ = _errors(eager, exact, eager)
     is_finite = all(bool((one.isfinite() & other.isfinite()).all()) for one, other in _pieces(exact, eager))
     if _kind(name) == "gradient" and eager.dtype != torch.float64:
-        exact = exact.float()  # a gradient's tolerance is a million times what this rounds away
+        exact = exact.float()  # a gradient's tolerance is a million times this rounding error
     return ReferenceTensor(exact.cpu(), None if is_finite else eager.cpu(), shape, dtype, error, size)
 
 
 def why_random(first: dict[str, Part], second: dict[str, Part]) -> str | None:
-    """Why a model is random; None if two runs with different seeds give the same."""
+    """Explains why a model is random; None if two runs with different seeds have equal results."""
     reference = Reference("the first run", {name: reference_tensor(name, one, one) for name, one in first.items()})
     different = [one.name for one in _compare_all(reference, second) if one.share > 1]
     return f"{different[0]} differs between two eager runs with different seeds" if different else None
@@ -191,14 +196,15 @@ def why_random(first: dict[str, Part], second: dict[str, Part]) -> str | None:
 
 def check_equivalence(reference: Reference, results: StepResults) -> Equivalence:
     """
-    Compares what a configuration's first call gave with the reference, tensor by tensor, on the results' device.
+    Compares the results of a configuration's first call with the reference, tensor by tensor, on the results' device.
 
-    A tensor's relative error may be 10 times eager's own or a floor of its dtype, whichever is more, but no more than
-    half of the values. Integers and booleans have to be equal, and NaN and infinity be eager's.
+    The relative error of a tensor may be at most 10 times eager's own error, or a floor for the dtype if that is
+    larger, and never more than half of the tensor's size. Integers and booleans have to be equal. NaN and infinity are
+    right where eager has them.
 
     Returns:
-        ``not_checked`` if eager itself is too far off to tell, or if the model is random and this run drew other
-        numbers than eager.
+        Status ``not_checked`` if eager's own errors are too large for a comparison, or if the model is random and this
+        run drew other numbers than eager did.
     """
     found = named(results)
     compared = _compare_all(reference, found)
@@ -253,14 +259,20 @@ def _kind(name: str) -> str:
     return "gradient" if name.startswith("gradient of ") else "output"
 
 
+def _module_of(name: str) -> str | None:
+    """Returns the module of a parameter's gradient, by the gradient's name; None for other tensors."""
+    is_of_parameter = _kind(name) == "gradient" and not name.startswith("gradient of input ")
+    return name.rpartition(".")[0] if is_of_parameter else None
+
+
 def _compare_all(reference: Reference, found: dict[str, Part]) -> list[_Compared]:
-    largest: dict[str, float] = {}  # of each module's gradients
+    largest: dict[str | None, float] = {}  # largest size of a parameter's gradient, by module
     for name, wanted in reference.tensors.items():
-        module = name.rpartition(".")[0]
-        largest[module] = max(largest.get(module, 0.0), wanted.size if _kind(name) == "gradient" else 0.0)
+        if (module := _module_of(name)) is not None:
+            largest[module] = max(largest.get(module, 0.0), wanted.size)
     compared = []
     for name, wanted in reference.tensors.items():
-        size = max(wanted.size, SMALLEST_SIZE * largest[name.rpartition(".")[0]])
+        size = max(wanted.size, SMALLEST_SIZE * largest.get(_module_of(name), 0.0))
         compared.append(_compare(name, found.get(name), wanted, size, reference))
     extra = sorted(found.keys() - reference.tensors.keys())
     return [*compared, *(_Compared(name, "eager does not give it") for name in extra)]
@@ -282,7 +294,7 @@ def _compare(name: str, part: Part | None, wanted: ReferenceTensor, size: float,
     mean, _, largest, count = _errors(found, wanted.exact, own)
     if count:
         return _Compared(name, f"{count} of {found.numel()} values are NaN or infinite, or differ where eager's are")
-    if wanted.eager_error > 10 * size or size == 0:  # the terms cancel: what is left is rounding
+    if wanted.eager_error > 10 * size or size == 0:  # the terms cancel: only rounding errors are left
         size = max(wanted.eager_error, torch.finfo(found.dtype).eps / CANCELLED_FACTOR)
         return _Compared(name, None, mean / size, wanted.eager_error / size, CANCELLED_FACTOR, largest)
     eager_error = wanted.eager_error / size
@@ -301,11 +313,18 @@ def _floor(name: str, dtype: torch.dtype, reference: Reference) -> float:
 
 
 def _errors(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor) -> tuple[float, float, float, int]:
-    """Root mean squares of the error and of the exact values, the largest error, and how many are NaN or infinite."""
+    """
+    Compares values with the exact ones.
+
+    Returns:
+        Root mean square of the error, root mean square of the exact values, largest error, and number of values that
+        are wrong because they or eager's are NaN or infinite.
+    """
     squares, sizes, largest, wrong = 0.0, 0.0, 0.0, 0
     for one, right, own in _pieces(found, exact, eager):
         finite = right.isfinite() & own.isfinite()
-        # Where eager has NaN or infinity, the same is right, and so is a number of the reference that it cannot hold.
+        # Where eager or the reference has NaN or infinity, eager's value is right, and so is the reference's: eager's
+        # dtype may be too small for it.
         close = torch.isclose(one.double(), right.double(), rtol=TF32_FLOOR, atol=0.0)
         wrong += int(torch.where(finite, ~one.isfinite(), ~(close | (one == own) | (one.isnan() & own.isnan()))).sum())
         error = torch.where(finite, one.double() - right.double(), 0.0)
@@ -323,7 +342,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Dense tensors of one shape piece by piece, on the GPU that one of them is on, else on the host."""
+    """Yields the pieces of dense tensors of equal size, on the GPU if a tensor is on one, else on the CPU."""
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), torch.device("cpu"))
     for pieces in zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True):
         yield [piece.to(device) for piece in pieces]

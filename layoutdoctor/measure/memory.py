@@ -1,4 +1,4 @@
-"""Memory: how much an iteration needs, how an exception says that there is not enough, and giving it back."""
+"""Measures the memory of an iteration, recognizes out-of-memory errors, and releases unused memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layoutdoctor.units import format_bytes
 if TYPE_CHECKING:
     from layoutdoctor.units import Bytes
 
-# The words of torch and Python; torch.OutOfMemoryError is a GPU's, a CPU's allocator raises a plain RuntimeError.
+# Texts of torch and Python: a GPU raises torch.OutOfMemoryError, the CPU's allocator only a plain RuntimeError.
 _SAYS_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 _ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
 _MOST_CAUSES = 20
@@ -29,21 +29,22 @@ _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 <
 
 
 def release_memory() -> None:
-    """Gives back what nothing uses any more: reference cycles, and what the allocators keep for later."""
+    """Releases unused memory: reference cycles, and blocks that the allocators keep for later."""
     gc.collect()
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # a lost device has nothing to give back
             torch.cuda.empty_cache()
-    with contextlib.suppress(Exception):  # a C library without it keeps what it has
+    with contextlib.suppress(Exception):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def out_of_memory(error: BaseException) -> str | None:
     """
-    An exception, or one that it was raised from, that says that memory ran out, in words; None for any other.
+    Describes an out-of-memory error; looks also at the causes of the given exception.
 
     Returns:
-        Such as ``out of memory: 37.3 GiB were asked for``, without the number where the exception does not give it.
+        A text such as ``out of memory: 37.3 GiB were asked for``, without the size if no exception has it; None for
+        any other error.
     """
     inner: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -62,21 +63,23 @@ def out_of_memory(error: BaseException) -> str | None:
 
 def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
     """
-    Most bytes of tensors alive at once in one warm iteration, above those alive at its start.
+    Measures the peak of tensor memory in one warm iteration, above the memory in use at its start.
+
+    On a GPU, torch's peak statistics are reset.
 
     Returns:
-        Bytes from torch's allocator, with those that libraries ask it for; None if this torch cannot say.
-        Memory that a library allocates by itself is not seen. On a GPU torch's peak statistics are reset.
+        Bytes from torch's allocator, including requests of libraries; None if this torch records no allocations.
+        Memory that a library allocates by itself is not included.
     """
     if kind_of(device) == "cuda":
         return _peak_cuda_memory(step, device)
     with quiet_profiler(), profile(profile_memory=True) as recorded:
         step()
-    # Every allocation and free is an event of its own in kineto's list (torch 2.7 to 2.13); profile.events() keeps
-    # those outside any operation only.
+    # Kineto's list has an event for every allocation and free (torch 2.7 to 2.13); profile.events() has only those
+    # outside any operation.
     events = recorded.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    # None at all: not recorded here, because no iteration works without one allocation.
+    # Without events, nothing was recorded: every iteration allocates at least once.
     return max(accumulate((change for _, change in changes), initial=0)) if changes else None
 
 

@@ -1,7 +1,7 @@
 """
-Warm iterations under the profiler and oneDNN's verbose log.
+Records warm iterations with the profiler and with oneDNN's verbose log.
 
-Profiled times are good for shares of a call, not for comparing configurations: calls are timed without the profiler.
+Profiled times serve only for the shares of a call. For comparisons of configurations, calls are timed without profiler.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     """A graph's name, its kernels' names, and the generated module that runs it."""
 
 _NOISE = ("USDT:", "ActivityProfiler", "Memory block of unknown size")
-"""In lines that the profiler prints."""
+"""Texts by which the profiler's own lines are recognized."""
 
 
 class Recorder:
-    """Records iterations one by one; a trace file gets the trace of the one with the shortest busy time."""
+    """Records iterations one by one; a trace file keeps the trace of the iteration with the shortest busy time."""
 
     def __init__(self) -> None:
         self._quietest: tuple[bool, int] | None = None
@@ -59,13 +59,14 @@ class Recorder:
         """
         Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
 
-        Starting the profiler cools caches and lets threads sleep, so one iteration runs before under the profiler that
-        is not recorded.
+        Before that, another iteration runs under the profiler and is not recorded: while the profiler starts, caches
+        lose their data and threads fall asleep.
 
         Args:
-            prepare: Makes one iteration, already warm, ready to run.
-            generated: The graphs that may run in it; their kernels are named in the record.
-            trace_file: Where to keep the Chrome trace (``.json`` or ``.json.gz``) of the quietest one.
+            prepare: Returns one iteration, already warm and ready to run.
+            generated: Compiled graphs that may run in the iteration; the record names their kernels.
+            trace_file: File for the Chrome trace (``.json`` or ``.json.gz``); it is written if no iteration before had
+                a shorter busy time.
         """
         activities = [torch.profiler.ProfilerActivity.CPU]
         if kind_of(device) == "cuda":
@@ -81,7 +82,7 @@ class Recorder:
                 _synchronize(device)
                 logged = stack.enter_context(verbose_onednn(lacks)) if device == "cpu" else []
                 step = prepare()
-                _synchronize(device)  # queued work, such as copies of the inputs, is no part of the iteration
+                _synchronize(device)  # queued work, such as copies of inputs, does not belong to the iteration
                 profiler.step()
                 begin = time.perf_counter()
                 step()
@@ -91,7 +92,7 @@ class Recorder:
             events = without_steps(read_chrome_trace(TraceFile(file, file.stat().st_size)))
             log = read_onednn_log("".join(logged)) if logged else None
             if log is not None:
-                log.other_lines.clear()  # they are the model's own, and were passed on
+                log.other_lines.clear()  # lines of the model, which were passed on
                 if log.primitives and not log.has_timestamps:
                     reason = "oneDNN's log has no timestamps, so which operation ran a primitive is not known"
                     lacks.append(Lack(part="operations", reason=reason))
@@ -113,11 +114,11 @@ def _synchronize(device: str) -> None:
 @contextlib.contextmanager
 def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
     """
-    Meanwhile every generated C++ kernel runs inside a profiler range that names its graph and itself.
+    A block in which every generated C++ kernel runs inside a profiler range with the names of graph and kernel.
 
-    Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, so that no two configurations could
-    share a compiled kernel; here the compiled functions are wrapped in the globals that the generated ``call`` uses,
-    and put back. The list holds the graphs whose kernels could not be named, and why.
+    Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, and configurations could not share
+    compiled kernels. Here, wraps replace the compiled functions in the globals of the generated ``call``, until the
+    block ends. The list names the graphs whose kernels could not be named, with reasons.
     """
     lacks: list[Lack] = []
     with contextlib.ExitStack() as stack:
@@ -125,19 +126,19 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
             try:
                 namespace = getattr(getattr(module.call, "__func__", module.call), "__globals__", {})
                 kernels = {name: namespace[name] for name in names if callable(namespace.get(name))}
-            except Exception as error:  # without names the list is poorer, the iteration still runs
+            except Exception as error:  # the iteration runs also without names
                 lacks.append(Lack(part="kernel_names", reason=f"kernels of {graph} are not named: {first_line(error)}"))
                 continue
             stack.callback(namespace.update, kernels)
             for name, kernel in kernels.items():
-                if not hasattr(kernel, "run"):  # Triton kernels show up on the device
+                if not hasattr(kernel, "run"):  # a Triton kernel has its name on the device
                     namespace[name] = _ranged(kernel, f"{GENERATED_PREFIX}{graph}::{name}")
         yield lacks
 
 
 def with_names_of_packages(iteration: Iteration, graphs: Sequence[Graph]) -> Iteration:
     """
-    An iteration of a package, whose kernels and operations have the names that they have under torch.compile.
+    Gives the kernels and operations of a package's iteration the names that they have under torch.compile.
 
     Source:
         ``cpp.enable_kernel_profile`` in torch/_inductor/codegen/cpp_wrapper_cpu.py, torch 2.13:
@@ -167,13 +168,13 @@ def _ranged(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 @contextlib.contextmanager
 def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
     """
-    OneDNN's verbose log of this region, read from the C-level standard output it prints to.
+    Captures oneDNN's verbose log of a block from standard output, at C level.
 
-    Lines that are not oneDNN's are written back to standard output afterwards. The list holds the whole text once the
-    block is over; it stays empty if nothing was captured.
+    After the block, the list holds the whole captured text; it is empty if nothing was captured. Lines that are not
+    oneDNN's are then written to standard output.
 
     Args:
-        lacks: Gets the reason if there is no log.
+        lacks: List to which the reason is added if there is no log.
     """
     if not torch.backends.mkldnn.is_available():
         reason = "this torch was built without oneDNN: there is no log of its primitives"
@@ -184,7 +185,7 @@ def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(same_environment())
-            os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"  # read when oneDNN first prints; each line then has its start
+            os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"  # each line gets its start time; read at the first line
             stack.callback(lambda: _write_lines(1, read_onednn_log("".join(written)).other_lines))
             stack.enter_context(_captured_descriptor(1, sys.stdout, written))
             stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))
@@ -197,7 +198,7 @@ def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def _captured_descriptor(number: int, stream: Any, written: list[str]) -> Iterator[None]:
     """
-    Sends a file descriptor to a temporary file meanwhile; its text is in the list once the block is over.
+    Redirects a file descriptor to a temporary file for a block; afterwards, adds the captured text to the list.
 
     Raises:
         OSError: The descriptor is closed.
@@ -225,7 +226,7 @@ def _write_lines(number: int, lines: Sequence[str]) -> None:
 
 
 def _flush(stream: Any) -> None:
-    with contextlib.suppress(Exception):  # a closed or replaced stream has nothing of ours
+    with contextlib.suppress(Exception):  # a closed or replaced stream has no text to write
         stream.flush()
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).fflush(None)
@@ -234,9 +235,9 @@ def _flush(stream: Any) -> None:
 @contextlib.contextmanager
 def quiet_profiler() -> Iterator[None]:
     """
-    Keeps the profiler's own lines at C level (``USDT:``, ``profiler_start``) off standard error.
+    Keeps the lines that the profiler prints at C level off standard error during a block.
 
-    Everything else written to standard error meanwhile is passed on afterwards.
+    Other lines of standard error are written after the block.
     """
     written: list[str] = []
     try:

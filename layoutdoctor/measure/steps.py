@@ -1,4 +1,4 @@
-"""Steps of a program that runs in this process, under torch.profiler: what they do stays as it is."""
+"""Records steps of a program in this process with torch.profiler; the steps themselves are not changed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 class StepRecorder:
     """
-    Records steps from the moment it is made until it is stopped, in this thread and in those that autograd starts.
+    Records steps from its creation until ``stop``, in this thread and in the threads that autograd starts.
 
     Attributes:
-        step_count: Steps that were recorded from their begin to their end.
-        lacks: What it could not record.
+        step_count: Number of steps that were recorded from begin to end.
+        lacks: Parts that could not be recorded, with reasons.
 
     Args:
-        file: Where the profiler's own trace goes.
-        generated: The compiled graphs that may run; on a CPU only their kernels' names are in the trace.
-        skips_one: Whether the first step is not recorded: the profiler's start makes it slow.
+        file: File for the profiler's own trace.
+        generated: Compiled graphs that may run; on a CPU, generated kernels of other graphs have no names.
+        skips_one: Whether to leave out the first step, which is slow because the profiler starts.
     """
 
     def __init__(self, file: Path, generated: Sequence[GeneratedCode] = (), *, skips_one: bool = False) -> None:
@@ -53,13 +53,13 @@ class StepRecorder:
             raise
 
     def step(self) -> None:
-        """A step ends, and the next one begins."""
+        """Marks the end of a step and the begin of the next one."""
         with quiet_profiler() if self.step_count < 0 else contextlib.nullcontext():
             self._profiler.step()
         self.step_count += 1
 
     def stop(self, *, is_kept: bool = True) -> None:
-        """Ends the recording; without a step to keep nothing is left of it."""
+        """Ends the recording; writes the trace unless ``is_kept`` is False."""
         try:
             with quiet_profiler():
                 self._profiler.stop()
@@ -69,6 +69,6 @@ class StepRecorder:
             self._stack.close()
 
     def read(self) -> RecordedTrace:
-        """The steps that were recorded; if none was marked, all that was."""
+        """Reads the trace of the recorded steps; if no step was marked, the whole trace."""
         trace = read_chrome_trace(TraceFile(self._file, self._file.stat().st_size))
         return first_steps(trace, self.step_count) if self.step_count else trace

@@ -1,4 +1,4 @@
-"""How a block of calls is timed: on the processor by the wall clock, on a GPU by events on its own clock."""
+"""Times blocks of calls: on a CPU by the wall clock, on a GPU by CUDA events."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
 
     Timer = Callable[[Callable[[], None], int], tuple[Seconds, ...]]
-    """Calls a step so many times and gives the seconds of every call, in order."""
+    """Function of a step and a number of calls; returns the seconds of every call, in order."""
 
 SHORTEST_SECONDS = 1e-9
-"""A clock may not have moved during the shortest of steps; ratios need times above 0."""
+"""Least time that is reported: a clock may not advance during a very short step, and ratios need times above 0."""
 
-# As in triton.testing.do_bench (3.7): larger than the L2 cache of any GPU yet.
+# As in triton.testing.do_bench (3.7): larger than the L2 cache of any present GPU.
 _FLUSH_BYTES = 256 * 2**20
-# An idle GPU lowers its clock; other configurations have their turns, so that it never is idle for long.
+# An idle GPU lowers its clock. It is never idle for long here, because configurations are timed in turn.
 _WARM_UP_SECONDS = 0.02
-# Of such a call the launching that the flush hides is no part worth a second pass.
+# In a call of this length, the launch time that the flush hides is too short for a second pass.
 _LONG_SECONDS = 0.02
 _LOOP_SECONDS = 0.01
 _MOST_LOOPED = 100
 
 
 def kind_of(device: str) -> str:
-    """A device without its number: ``cuda`` of ``cuda:1``."""
+    """Returns the type of a device without its index: ``cuda`` for ``cuda:1``."""
     return device.partition(":")[0]
 
 
 def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
-    """Wall time of every call; no garbage is collected meanwhile."""
+    """Measures the wall time of every call; garbage collection is paused."""
     times = []
     with garbage_collection_paused():
         for _ in range(calls):
@@ -50,11 +50,12 @@ def cpu_timer(step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
 
 def cuda_timer(device: str, step: Callable[[], None], calls: int) -> tuple[Seconds, ...]:
     """
-    Time of calls between events on a GPU, in two passes: each call after the L2 cache was emptied, or all in a loop.
+    Times calls by events on a GPU, in two passes: first with an empty L2 cache before each call, then all in a loop.
 
-    Some calls that raise the clock come first, and are not timed. Emptying the cache takes about 0.1 ms, in which the
-    processor launches ahead: this hides that launching may take longer than the kernels. The longer pass counts: the
-    one with cold caches if the kernels take longer, the loop if launching does; each time is then the loop's mean.
+    A few untimed calls first raise the GPU's clock. Emptying the cache takes about 0.1 ms, during which the processor
+    launches kernels ahead. So the first pass hides launches that take longer than their kernels, and the loop does not.
+    If the mean time in the loop is longer than the shortest time of the first pass, the mean is returned for
+    every call, else the times of the first pass. Long calls have no second pass.
 
     Source:
         ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end.
@@ -63,7 +64,7 @@ def cuda_timer(device: str, step: Callable[[], None], calls: int) -> tuple[Secon
         cache = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
         end = time.perf_counter() + _WARM_UP_SECONDS
         step()
-        torch.cuda.synchronize()  # after each: nothing is queued that would be timed with the first call
+        torch.cuda.synchronize()  # after each call: queued work would be timed with the first call
         while time.perf_counter() < end:
             step()
             torch.cuda.synchronize()
@@ -80,10 +81,10 @@ def cuda_timer(device: str, step: Callable[[], None], calls: int) -> tuple[Secon
 def _between_events(
     step: Callable[[], None], calls: int, before: Callable[[], object], repetitions: int
 ) -> tuple[Seconds, ...]:
-    """Seconds of so many calls without a pause, each time."""
+    """Times ``calls`` calls without a pause, ``repetitions`` times; returns the seconds of each repetition."""
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
     for start, end in events:
-        end.record()  # an event is made when it is recorded for the first time
+        end.record()  # the first record of an event creates it
         before()
         start.record()
         for _ in range(calls):
@@ -95,10 +96,10 @@ def _between_events(
 
 def choose_timer(device: str) -> Timer:
     """
-    The timer for a device; ROCm calls itself cuda as well.
+    Returns the timer for a device; ROCm devices are named cuda as well.
 
     Raises:
-        UsageError: No timer is known for it.
+        UsageError: There is no timer for this type of device.
     """
     if kind_of(device) == "cpu":
         return cpu_timer

@@ -1,7 +1,7 @@
 """
-Random numbers, and torch's switches, modes and settings, carried from the caller's process to a worker's.
+Seeds random numbers, and copies torch's switches and settings from the caller's process to a worker.
 
-Names that this torch lacks are passed over.
+Names that this torch lacks are skipped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch.utils.hooks import RemovableHandle
 from layoutdoctor.errors import UsageError
 
 if TYPE_CHECKING:
-    Switch = tuple[Callable[[], Any], Callable[..., object]]  # how it is read, and how it is set
+    Switch = tuple[Callable[[], Any], Callable[..., object]]  # getter and setter
 
 Settings = dict[str, Any]
 
-# Pairs ``torch._C._get_NAME`` and ``torch._C._set_NAME``, the getters without arguments (torch 2.7 to 2.13). They are
-# behind torch.backends, whose own setters refuse where a program has frozen them.
+# Names of pairs ``torch._C._get_NAME`` (without arguments) and ``torch._C._set_NAME``; torch 2.7 to 2.13. The setters
+# of torch.backends call them, but refuse if a program has frozen the flags.
 _SWITCHES = (
     "cpu_allow_fp16_reduced_precision_reduction",
     "cublas_allow_bf16_reduced_precision_reduction",
@@ -47,7 +47,7 @@ _SWITCHES = (
     "onednn_allow_tf32",
     "qengine",
 )
-# The same with setters of another name.
+# Pairs of a getter and a setter whose names differ.
 _OTHER_SWITCHES = (
     ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
     ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
@@ -56,7 +56,7 @@ _OTHER_SWITCHES = (
     ("_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
     ("_get_blas_preferred_backend", "_set_blas_preferred_backend"),
 )
-# ``torch.backends.*.fp32_precision``, the general ones first: the others answer with theirs where they have none.
+# ``torch.backends.*.fp32_precision``. General settings come first: a setting without a value returns the general one.
 _PRECISIONS = (
     ("generic", "all"),
     ("cuda", "all"),
@@ -64,24 +64,29 @@ _PRECISIONS = (
     *((backend, operation) for backend in ("cuda", "mkldnn") for operation in ("matmul", "conv", "rnn")),
 )
 SWITCH_NAMES = {"cudnn.benchmark": "cudnn_benchmark"}
-"""Switches that a configuration may set, under ``torch.backends``, and their names among those above."""
+"""Switches that a configuration may set: names below ``torch.backends``, with the names in ``_SWITCHES``."""
 
 
 def seed_all(seed: int) -> None:
-    """Seeds torch, Python and numpy, from 0 to 2**32 - 1, in a process of our own; a GPU when it is first used."""
+    """
+    Seeds torch, Python and numpy, in a process of layoutdoctor's own; a GPU is seeded when it is first used.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+    """
     torch.manual_seed(seed)
     random.seed(seed)
-    if hasattr(numpy := sys.modules.get("numpy"), "random"):  # one that is being imported just now has none yet
+    if hasattr(numpy := sys.modules.get("numpy"), "random"):  # not there yet while another thread imports numpy
         numpy.random.seed(seed)  # type: ignore[union-attr]
 
 
 @contextlib.contextmanager
 def switched(switches: Mapping[str, bool]) -> Iterator[None]:
     """
-    A block that runs under switches of libraries, such as ``cudnn.benchmark``; each is put back behind it.
+    Sets library switches such as ``cudnn.benchmark`` for a block; afterwards each has its old value.
 
     Raises:
-        UsageError: One is not known.
+        UsageError: A switch is not known.
     """
     unknown = sorted(switches.keys() - SWITCH_NAMES.keys())
     if unknown:
@@ -99,7 +104,7 @@ def switched(switches: Mapping[str, bool]) -> Iterator[None]:
 
 def hooks_on_all_modules() -> bool:
     """
-    Whether hooks are registered that every module of this process calls.
+    Whether hooks are registered that all modules of this process call.
 
     Source:
         ``torch/nn/modules/module.py``, torch 2.7 to 2.14.
@@ -110,7 +115,7 @@ def hooks_on_all_modules() -> bool:
 
 def profiler_is_running() -> bool:
     """
-    Whether this thread is being profiled already: a second profiler would end the first one.
+    Whether a profiler already records this thread: a second profiler would end the first.
 
     Source:
         ``torch.autograd._profiler_enabled``, torch 2.7 to 2.13.
@@ -120,7 +125,7 @@ def profiler_is_running() -> bool:
 
 def _switches() -> dict[str, Switch]:
     """
-    How each switch is read and set, as far as this torch has it.
+    Returns the getter and the setter of each switch that this torch has.
 
     Source:
         ``torch/backends``, ``torch/__init__.py``, ``torch.utils.deterministic``; torch 2.7 to 2.13.
@@ -130,7 +135,7 @@ def _switches() -> dict[str, Switch]:
         "dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "threads": (torch.get_num_threads, torch.set_num_threads),
         "determinism": (_determinism, lambda on, warns: torch.use_deterministic_algorithms(on, warn_only=warns)),
-        # Torch cannot be asked whether this thread's arithmetic takes the smallest numbers for 0.
+        # Torch has no getter for this: half of the smallest normal number is 0 if denormals are flushed.
         "denormals": (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
         **{name: (getattr(torch._C, name), getattr(torch._C, set_)) for name, set_ in pairs if hasattr(torch._C, name)},
     }
@@ -153,7 +158,7 @@ def _determinism() -> tuple[bool, bool]:
 
 
 def _read(switch: Switch) -> Any:
-    """The value of a switch; None if torch refuses (old and new settings of precision are mixed)."""
+    """Reads a switch; None if torch refuses, because old and new settings of precision are mixed."""
     try:
         return switch[0]()
     except Exception:
@@ -163,7 +168,7 @@ def _read(switch: Switch) -> Any:
 @contextlib.contextmanager
 def same_environment() -> Iterator[None]:
     """
-    A block after which the environment is as it was before.
+    Restores the environment variables after a block.
 
     Source:
         ``TORCHINDUCTOR_CACHE_DIR`` is set by ``import torch._dynamo`` (torch/_dynamo/package.py, torch 2.13).
@@ -179,16 +184,16 @@ def same_environment() -> Iterator[None]:
 
 def current_settings() -> Settings:
     """
-    The settings of this process and thread: ``sys.path``, the default device, autocast, switches, compilers' settings.
+    Reads the settings of this process and thread: ``sys.path``, default device, autocast, switches, compiler settings.
 
-    Of the settings of Inductor, dynamo and AOTAutograd those that differ from their defaults; modes other than a
-    default device and autocast, such as a user's own ``TorchFunctionMode``, stay behind.
+    Settings of Inductor, dynamo and AOTAutograd are included only if they differ from their defaults. Modes other
+    than the default device and autocast, such as a user's own ``TorchFunctionMode``, are not included.
 
     Source:
         ``_is_default``, torch/utils/_config_module.py, torch 2.7 to 2.15.
     """
-    # The three that a compile reads: loaded now, because a model may change one of them before anything is compiled.
-    with same_environment():  # as they are imported they make a folder, and say where
+    # The three that a compile reads: imported now, because a model may change a setting before its first compile.
+    with same_environment():  # the imports make a cache folder and set a variable to its path
         import torch._dynamo.config
         import torch._functorch.config
         import torch._inductor.config
@@ -213,10 +218,10 @@ def current_settings() -> Settings:
 
 
 def apply_settings(settings: Settings) -> None:
-    """Sets this process, which must be one of our own, as another one with the same torch was."""
+    """Applies the settings of another process, with the same torch, to this process of layoutdoctor's own."""
     sys.path[:] = settings["path"]
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
-    # A model's hooks travel with their numbers; one of ours under the same number would take the place of its.
+    # A model's hooks keep their ids in this process; a new hook with such an id would replace the model's.
     RemovableHandle.next_id = max(settings["hooks"], RemovableHandle.next_id)
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])

@@ -1,1 +1,1 @@
-"""What is diagnosed: loading, inputs, copies and weights, preparing a configuration, an iteration of it, travelling."""
+"""The diagnosed model: loading, inputs, copies, applying a configuration, iterations, moving to another process."""

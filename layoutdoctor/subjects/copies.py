@@ -1,8 +1,8 @@
 """
-Copies of a model and of its inputs, their tensors, and a walk over all that a Python value is made of.
+Copies models and inputs, finds their tensors, and walks over all objects that a Python value refers to.
 
-A function is made of the variables that it closes over, its defaults and the globals that its code reads. Attributes of
-classes and of Python modules are not looked at.
+From a function, the walk follows closure variables, defaults, and the globals that its code reads. It does not follow
+attributes of classes and of Python modules.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ M = TypeVar("M")
 
 
 def layout_of_tensor(tensor: torch.Tensor) -> Layout:
-    """The layout of a tensor; one that is not strided (sparse, oneDNN's own) has no strides."""
+    """Returns the layout of a tensor; without strides if the tensor is sparse or in oneDNN's own layout."""
     if tensor.layout != torch.strided:
         return Layout(tuple(int(size) for size in tensor.shape), None, ())
     return strided_layout([int(size) for size in tensor.shape], [int(step) for step in tensor.stride()])
 
 
 def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf tensor with the same values and strides and its own storage, even if elements overlap or have gaps."""
+    """Copies a tensor to a new leaf with the same values and strides, even if elements overlap or have gaps."""
     source = tensor.detach()
     if type(source) is torch.Tensor and source.layout == torch.strided and not source.is_quantized and source.numel():
         source = source.resolve_conj().resolve_neg()
-        # The whole span is copied: an expanded (stride 0) or sliced input keeps its strides, unlike with clone().
+        # Copies the whole span of memory: unlike clone(), this keeps the strides of an expanded or sliced tensor.
         span = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
         flat = source.as_strided((span,), (1,), source.storage_offset()).clone()
         cloned = flat.as_strided(source.shape, source.stride())
@@ -57,16 +57,16 @@ def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor:
     """
-    A tensor in a memory format, by its rank; the tensor itself if nothing has to change.
+    Converts a tensor to a memory format; returns the tensor itself if nothing has to change.
 
     Args:
-        choice: ``channels_last`` means ``torch.channels_last`` for 4-D and ``torch.channels_last_3d`` for 5-D ones;
-            None and ``preserve`` change nothing.
+        choice: ``channels_last`` means ``torch.channels_last`` for a 4-D and ``torch.channels_last_3d`` for a 5-D
+            tensor; None and ``preserve`` change nothing.
     """
     if choice in (None, "preserve") or tensor.layout != torch.strided:
         return tensor
-    # ``to``, not ``contiguous``: the latter leaves the strides of a 1x1 weight, which satisfies both formats, as they
-    # are, and torch then counts it as contiguous where ``model.to(memory_format=...)`` makes it channels_last.
+    # Not ``contiguous``, which does not change the strides of a 1x1 weight, because it satisfies both formats. Torch
+    # then takes the weight as contiguous, while ``model.to(memory_format=...)`` makes it channels_last.
     if choice == "contiguous":
         return tensor.to(memory_format=torch.contiguous_format)
     if tensor.dim() in CHANNELS_LAST:
@@ -76,11 +76,11 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor
 
 def with_dynamo_marks(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """
-    A copy that carries what ``torch._dynamo.mark_dynamic`` and ``mark_static`` said of the original.
+    Copies the marks of ``torch._dynamo.mark_dynamic`` and ``mark_static`` to a copied tensor, and returns the copy.
 
     Source:
-        ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like; torch 2.7 to 2.13, which
-        looks at no other one without ``_has_dynamo_dim_marking``.
+        ``torch/_dynamo/decorators.py``: attributes ``_dynamo_dynamic_indices`` and the like, which count only if
+        ``_has_dynamo_dim_marking`` is set; torch 2.7 to 2.13.
     """
     for name, value in vars(original).items():
         if name.startswith(_DYNAMO_MARKS):
@@ -92,7 +92,7 @@ _DYNAMO_MARKS = ("_dynamo_", "_has_dynamo_", "_specialize_on")
 
 
 def mark_sizes(model: object, tensors: Sequence[torch.Tensor], *, dynamic: bool) -> None:
-    """Marks the symbolic sizes of a model's inputs as dynamic for torch.compile, in place, or takes all marks away."""
+    """Marks symbolic sizes of inputs as dynamic for torch.compile, in place; ``dynamic=False`` removes all marks."""
     for tensor, dimensions in zip(tensors, symbolic_dimensions(model, tensors), strict=True):
         if dynamic and dimensions:
             torch._dynamo.mark_dynamic(tensor, list(dimensions))
@@ -101,7 +101,7 @@ def mark_sizes(model: object, tensors: Sequence[torch.Tensor], *, dynamic: bool)
 
 
 def symbolic_dimensions(model: object, tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """Of each input the dimensions whose size was exported as a symbol, or marked as dynamic."""
+    """Finds the dimensions of each input whose size was exported as a symbol or marked as dynamic."""
     marked = ("_dynamo_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_weak_dynamic_indices")
     found = [{dimension for name in marked for dimension in getattr(tensor, name, ())} for tensor in tensors]
     nodes = model.graph.nodes if isinstance(model, fx.GraphModule) else ()
@@ -115,9 +115,10 @@ def symbolic_dimensions(model: object, tensors: Sequence[torch.Tensor]) -> list[
 
 def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Copies of positional and keyword arguments: tensors by ``clone_tensor``; one tensor given twice stays one tensor.
+    Copies positional and keyword arguments, which may be nested in torch's pytrees.
 
-    Arguments may be nested as torch's pytree understands it. An object that Python cannot copy is passed on as it is.
+    Tensors are copied by ``clone_tensor``. A tensor that occurs twice is copied once. An object that Python cannot copy
+    is not copied.
     """
     copied: dict[int, Any] = {}
 
@@ -136,7 +137,7 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
 
 
 def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Every tensor among the arguments, in order."""
+    """Lists the tensors in the arguments, in order."""
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
@@ -144,9 +145,9 @@ def device_of_model(
     module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
 ) -> str:
     """
-    The GPU that a tensor of the model or of its inputs is on, such as ``cuda:1``, else the device of the first tensor.
+    Returns the GPU of the model and its inputs, such as ``cuda:1``.
 
-    Without any tensor it is the CPU.
+    If no tensor is on a GPU, this is the device type of the first tensor; without any tensor, ``cpu``.
 
     Raises:
         SubjectError: Tensors are on several GPUs.
@@ -169,12 +170,12 @@ def device_of_model(
 
 def copy_model(model: M) -> M:
     """
-    A deep copy of a module, of a bound method or of an object that is called; a function is its own copy.
+    Makes a deep copy of a module, a bound method or a callable object; a function is returned itself.
 
-    A result of autograd kept as an attribute, as weight_norm does, becomes a constant.
+    An attribute that is a result of autograd, as weight_norm has one, becomes a constant in the copy.
 
     Raises:
-        SubjectError: Python cannot copy it.
+        SubjectError: Python cannot copy the model, or the copy requires other gradients or uses the original.
     """
     kept = (value for _, value in reached(model) if isinstance(value, torch.Tensor) and not value.is_leaf)
     name = getattr(model, "__name__", type(model).__name__)
@@ -182,7 +183,7 @@ def copy_model(model: M) -> M:
         copied = copy.deepcopy(model, {id(tensor): clone_tensor(tensor).detach() for tensor in kept})
     except Exception as error:
         raise SubjectError(f"cannot copy {name}: {first_line(error)}; give it a __deepcopy__") from error
-    if _trained(copied) != _trained(model):  # as of a subclass of torch.Tensor
+    if _trained(copied) != _trained(model):  # possible with a subclass of torch.Tensor
         raise SubjectError(f"cannot copy {name}: the copy of a parameter requires no gradient; give it a __deepcopy__")
     originals = {id(one) for one in model.modules()} if isinstance(model, nn.Module) else set()
     if any(id(value) in originals for _, value in reached(copied)):  # such as a forward that closes over its module
@@ -198,7 +199,7 @@ def _trained(model: object) -> list[bool]:
 
 def check_has_data(module: nn.Module) -> None:
     """
-    Refuses a module that cannot run as it is.
+    Refuses a module with tensors that hold no data.
 
     Raises:
         SubjectError: A parameter or buffer has no shape yet, or is on the meta device.
@@ -226,8 +227,8 @@ _LIBRARIES = frozenset({"torch", "numpy", "layoutdoctor", *sys.stdlib_module_nam
 
 
 def reached(value: Any, path: str = "", *, enters_modules: bool = True) -> Iterator[tuple[str, Any]]:
-    """A value and all that it is made of, each once with the way to it, such as ``model.blocks[0]``."""
-    seen: dict[int, Any] = {}  # keeps what it has met, so that no identity is used again
+    """Yields a value and all objects that it refers to, each once with its path, such as ``model.blocks[0]``."""
+    seen: dict[int, Any] = {}  # keeps each object alive, so that no ``id`` is used twice
     waiting = [(path, value)]
     while waiting:
         place, met = waiting.pop()
@@ -240,7 +241,7 @@ def reached(value: Any, path: str = "", *, enters_modules: bool = True) -> Itera
 
 
 def outermost_modules(model: Any) -> list[nn.Module]:
-    """The modules that a callable uses, without those inside of others; the callable itself if it is a module."""
+    """Lists the modules that a callable uses, without submodules; only the callable itself if it is a module."""
     return [part for _, part in reached(model, enters_modules=False) if isinstance(part, nn.Module)]
 
 
@@ -270,7 +271,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != types.CellType():  # a variable that has no value yet
             yield f"variable {name} of {own_name}", cell.cell_contents
-    if str(function.__module__).partition(".")[0] not in _LIBRARIES:  # whose globals hold nothing of the user's
+    if str(function.__module__).partition(".")[0] not in _LIBRARIES:  # a library's globals hold nothing of the user's
         for name in sorted(_global_names(function.__code__) & function.__globals__.keys()):
             yield f"global {name} of {own_name}", function.__globals__[name]
     yield f"a default of {own_name}", function.__defaults__
@@ -279,7 +280,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
 
 @cache
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """Names of the globals that code, and the code within it, reads."""
+    """Returns the names of the globals that a code object, or one nested in it, reads."""
     names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return frozenset(names).union(*map(_global_names, inner))

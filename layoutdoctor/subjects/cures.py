@@ -1,4 +1,4 @@
-"""The cures: changes of a model by public means that may make it faster, and when a trial speaks for each."""
+"""The cures: changes of a model, by public functions of torch, that may make it faster; and when to propose each."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Bytes
 
 _COPIED_BYTES = 8
-"""For each element of a copy, read and written in float32: an estimate, by which cures are tried in order."""
+"""Bytes moved per element of a float32 copy, read and written: an estimate that decides the order of trials."""
 
 _LONGEST_TEXT = 90
 _LINES_NAMED = 3
 _IN_ALL_RANKS = {"format": "torch.channels_last if output.dim() == 4 else torch.channels_last_3d", "edit": ""}
-"""Words of the lines as they are run; a reader gets those of the model."""
+"""Words that make a cure's lines run for all ranks; lines for a reader have the words for the ranks of the model."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """
-    The parts of a trial that can speak for a cure.
+    The facts of a trial on which a cure is proposed.
 
     Attributes:
-        graphs: As recorded, not examined yet; none if the trial failed before.
-        failure: Why it has no result; None if it ran.
+        graphs: Recorded graphs, not yet examined; empty if the trial failed before.
+        failure: Reason why the trial has no result; None if it ran.
     """
 
     module: nn.Module
@@ -55,13 +55,13 @@ class Seen:
 @dataclass(frozen=True)
 class KnownCure:
     """
-    One cure.
+    A kind of change of a model, with the function that proposes it.
 
     Attributes:
-        propose: The exact change if a trial speaks for it, else None.
-        how: The change as Python lines for ``model``, which are run, and which a user can paste. ``{modules}`` and
-            further words in braces are filled in. The parameters keep their names.
-        answers: Code of the finding that it answers.
+        propose: Function that returns the exact change if a trial gives a reason for it, else None.
+        how: Python lines that change ``model``. They are run, and a user can paste them. ``{modules}`` and other words
+            in braces are filled in. The parameters keep their names.
+        answers: Code of the finding that the cure answers.
     """
 
     name: str
@@ -72,31 +72,31 @@ class KnownCure:
     def proposal(
         self, modules: Iterable[str] = (), bytes_moved: Bytes = 0, *, dtype: str | None = None, **words: str
     ) -> Proposal:
-        """The cure for some modules, and the bytes that it may save."""
+        """Proposes the cure for some modules, with the bytes that it may save."""
         names = tuple(modules)
         how = _filled(self.how, modules=_names_as_text(names), dtype=dtype or "", **words)
         cure = Cure(name=self.name, answers=self.answers, modules=names, dtype=dtype, how=how)
         return Proposal(cure=cure, bytes_moved=bytes_moved)
 
     def apply(self, module: nn.Module, cure: Cure) -> None:
-        """Changes a model; the lines are our own, for a record from elsewhere might hold others."""
+        """Changes a model in place. Lines in ``cure`` are not run, because its record may come from elsewhere."""
         dtype = "float16" if cure.dtype == "float16" else "bfloat16"
         lines = _filled(self.how, modules=_names_as_text(cure.modules), dtype=dtype, **_IN_ALL_RANKS)
         exec(compile(lines, __file__, "exec"), {"torch": torch, "model": module})
 
 
 def propose(seen: Seen) -> tuple[Proposal, ...]:
-    """The cures that may help a model, as far as a trial of it shows."""
+    """Proposes the cures for which a trial of the model gives a reason."""
     able = ALL_CURES if seen.failure is None else (VIEW_AS_RESHAPE,)
     return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
 
 
 def apply_cures(module: nn.Module, configuration: Configuration) -> None:
     """
-    Changes a model as a configuration's cures say, in place.
+    Applies a configuration's cures to a model, in place.
 
     Raises:
-        UsageError: A cure is not known, or the model lacks a module that it changes.
+        UsageError: A cure is not known, or the model lacks a module that the cure changes.
     """
     by_name = {cure.name: cure for cure in ALL_CURES}
     for cure in configuration.cures:
@@ -121,21 +121,21 @@ def _filled(lines: str, **words: str) -> str:
 
 
 def _names_as_text(names: Sequence[str]) -> str:
-    """Names of modules as Python text, a tuple on one line or one name a line."""
+    """Writes names of modules as a Python tuple, on one line if it is short, else with one name per line."""
     quoted = [json.dumps(name) for name in names]
     text = f"({', '.join(quoted)}{',' if len(quoted) == 1 else ''})"
     return text if len(text) <= _LONGEST_TEXT else "(\n" + "".join(f"    {name},\n" for name in quoted) + ")"
 
 
 def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
-    """The bytes that copies of tensors move; those of tensors whose sizes are not known do not count."""
+    """Estimates the bytes that copies of tensors move; a tensor of unknown sizes counts as 0 bytes."""
     shapes = (layout.shape for layout in layouts if layout is not None)
     return _COPIED_BYTES * sum(math.prod(size if isinstance(size, int) else 0 for size in shape) for shape in shapes)
 
 
-# ------------------------------------------------------- a Conv3d whose kernel is 1 deep, as a Conv2d on every frame
+# ------------------------------------------------------- a Conv3d with kernel depth 1 becomes a Conv2d on every frame
 def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a module computes what a class of torch does: nothing between the two has a forward of its own."""
+    """Whether a module computes the same as a torch class: no subclass in between has a forward of its own."""
     base = next((kind for kind in kinds if isinstance(module, kind)), None)
     between = itertools.takewhile(lambda kind: kind is not base, type(module).__mro__)
     own = {name for kind in between for name in vars(kind)} | vars(module).keys()
@@ -143,10 +143,11 @@ def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def _is_flat(module: nn.Module) -> bool:
-    """Whether frames do not mix; one that is a matrix product, whole or by patches, is left to that cure."""
+    """Whether a module is a Conv3d that mixes no frames. Matrix products have a cure of their own and are excluded."""
     if not isinstance(module, nn.Conv3d) or not _runs_as(module, (nn.Conv3d,)):
         return False
-    is_named = isinstance(module.padding, str)  # or valid: no padding in depth either way, written out for zeros only
+    # The names "same" and "valid" pad no depth if the kernel has depth 1; the cure supports them only with zeros.
+    is_named = isinstance(module.padding, str)
     is_kept = module.padding_mode == "zeros" if is_named else module.padding[0] == 0
     return module.kernel_size[0] == 1 and is_kept and module.kernel_size not in ((1, 1, 1), module.stride)
 
@@ -187,7 +188,7 @@ for name in {modules}:
 )
 
 
-# ------------------------------------------------------- a convolution whose patches do not overlap, as F.linear
+# ------------------------------------------------------- a convolution whose patches do not overlap becomes F.linear
 def _is_product(module: nn.Module, image: Sequence[Size]) -> bool:
     if not isinstance(module, _PLAIN_CONVOLUTIONS) or not _runs_as(module, _PLAIN_CONVOLUTIONS) or module.groups != 1:
         return False
@@ -242,12 +243,12 @@ for name in {modules}:
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _CONVOLUTIONS = (*_PLAIN_CONVOLUTIONS, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = {nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
-"""Norms that return contiguous whatever they are given, with the rank of their input."""
+"""Norms whose result is contiguous for any input, with the rank of their input."""
 _CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
 
 
 def _casts_of_weights(seen: Seen) -> Iterator[FxNode]:
-    """Every cast of a float32 weight to a dtype of autocast."""
+    """Yields every cast of a float32 weight to bfloat16 or float16."""
     for graph in seen.graphs:
         weights = {node.name: node for node in graph.nodes if node.op == "placeholder" and node.tensor == "weight"}
         for node in graph.nodes:
@@ -259,7 +260,7 @@ def _casts_of_weights(seen: Seen) -> Iterator[FxNode]:
 
 
 def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
-    """In inference only: in training the float32 weights are the reason for autocast."""
+    """Proposes this cure in inference only: with autocast, training keeps float32 weights on purpose."""
     if seen.mode == "training":
         return None
     modules = dict(seen.module.named_modules())
@@ -281,18 +282,18 @@ for name in {modules}:
     "LD106",
 )
 
-# ------------------------------ a dense input for a batch norm that is given a strided one, in a contiguous model
+# ------------------------------ a contiguous input for a batch norm whose input has other strides
 _BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def _propose_dense_batch_norm(seen: Seen) -> Proposal | None:
     """
-    The layout of its input decides which kernel a batch norm runs.
+    Proposes contiguous inputs for batch norms, because the layout of its input decides which kernel a batch norm runs.
 
-    An input made by a matrix product and a transpose is channels-last, or in no memory format at all.
+    An input made by a matrix product and a transpose is channels-last, or in no memory format.
     """
     if any("contiguous_format" not in layout_of_tensor(tensor).memory_formats for tensor in seen.module.parameters()):
-        return None  # its formats are mixed on purpose, or channels-last
+        return None  # the model is channels-last, or mixes memory formats on purpose
     modules = dict(seen.module.named_modules())
     found = {
         strided.norm.module or "": strided.layout
@@ -315,12 +316,16 @@ for name in {modules}:
 )
 
 
-# ------------------- channels-last restored once behind the module that lost it, instead of by each one further down
+# ------------------- channels-last is restored once after the module that lost it, not in each later module
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
     """
-    Modules without parts that are given channels-last and hand contiguous on, with the layout of the result.
+    Yields each module with a channels-last input and a contiguous result, with the layout of the result.
 
-    A convolution is one in a channels-last model: a CPU runs small ones of one image in a kernel of ATen's.
+    Only modules in ``leaves`` count, and only results that other modules use. A convolution counts if the model has
+    channels-last weights: a CPU runs some small convolutions of one image in a kernel of ATen, which loses the format.
+
+    Args:
+        leaves: Names of the modules without submodules.
     """
     nodes = {node.name: node for node in graph.nodes}
     is_last = any(node.tensor == "weight" and is_only_channels_last(node.layout) for node in graph.nodes)
@@ -347,7 +352,7 @@ def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
 
 
 def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
-    """The nodes of other modules that the module of a result computes it from."""
+    """Yields the nodes outside a node's module from which the module computes the node."""
     seen, front = {node.name}, [node]
     while front:
         for source in (nodes[name] for name in front.pop().inputs if name in nodes and name not in seen):
@@ -361,7 +366,8 @@ def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
 def _propose_restored_format(seen: Seen) -> Proposal | None:
     modules = {name: module for name, module in seen.module.named_modules() if name and not list(module.children())}
     found: dict[str, Layout | None] = dict(loss for graph in seen.graphs for loss in _losses(graph, set(modules)))
-    if any(isinstance(modules[name], _CONVOLUTIONS) for name in found):  # the norms behind it were not given any yet
+    # In this trial, the norms after such a convolution had contiguous inputs, so they are added here.
+    if any(isinstance(modules[name], _CONVOLUTIONS) for name in found):
         found |= {name: None for name, module in modules.items() if type(module) in _NORMS and name not in found}
     ranks = {len(layout.shape) for layout in found.values() if layout is not None}
     if len(ranks) != 1:
@@ -380,9 +386,9 @@ for name in {modules}:
     "LD104",
 )
 
-# ------------------------- calls of the model's own code that are answered in another way, as an edit of it would do
-# A mode of torch around the model's forward, which torch.compile traces through. In eager the mode itself takes time,
-# so that an edit saves a little more than was measured.
+# ------------------------- calls in the model's own code that are replaced, as an edit of the code would do
+# A TorchFunctionMode is active in the model's forward; torch.compile traces through it. In eager mode, the
+# TorchFunctionMode itself takes time, so an edit saves a little more time than was measured.
 _CALL = """\
 class {mode}(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -399,7 +405,7 @@ _COPIES = frozenset({"clone", "contiguous", "_to_copy"})
 
 
 def _calls_of_contiguous(seen: Seen) -> Iterator[FxNode]:
-    """Every call that takes a tensor out of channels-last."""
+    """Yields every call in the model's code that converts a tensor from channels-last to another format."""
     for graph in seen.graphs:
         nodes = {node.name: node for node in graph.nodes}
         for node in graph.nodes:
@@ -434,7 +440,7 @@ def _lines_of(nodes: Iterable[FxNode]) -> list[str]:
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
-    """For a trial that failed because of a view."""
+    """Proposes this cure for a trial that failed because of a view."""
     if seen.failure is None or seen.failure.cause != "refused_view":
         return None
     return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails")
@@ -464,9 +470,9 @@ VIEW_AS_RESHAPE = KnownCure(
 )
 
 
-# ------------------------------------------ what ends channels-last: a cat with a contiguous input, an instance norm
+# ------------------------------------------ operations that lose channels-last: a cat of both formats, an instance norm
 def _mixed_cats(seen: Seen) -> Iterator[FxNode]:
-    """Every cat of channels-last and contiguous, such as of frames and their padding, whose result is contiguous."""
+    """Yields every cat with a contiguous result and some channels-last inputs, such as a cat of frames and padding."""
     for graph in seen.graphs:
         nodes = {node.name: node for node in graph.nodes}
         for node in graph.nodes:
@@ -506,7 +512,7 @@ CHANNELS_LAST_CAT = KnownCure(
 
 
 def _propose_grouped_norm(seen: Seen) -> Proposal | None:
-    """A group norm of one channel a group computes what an instance norm does, and keeps channels-last."""
+    """Proposes a group norm with one channel per group, which equals an instance norm and keeps channels-last."""
     norms = {
         name: _NORMS[type(module)]
         for name, module in seen.module.named_modules()

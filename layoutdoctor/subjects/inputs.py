@@ -1,4 +1,4 @@
-"""Example inputs written as text, such as ``f32[8,3,224,224]:channels_last``, and the tensors made from them."""
+"""Reads example inputs from text, such as ``f32[8,3,224,224]:channels_last``, and makes their tensors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SPEC = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z_]\w*)\[(?P<shape>[^\[\]]*)\](?::(?P<memory_format>[^:]*))?"
 )
 _INTEGER_LIMIT = 10
-_MOST_ELEMENTS = 2**63 - 1  # torch counts in 64 bits
+_MOST_ELEMENTS = 2**63 - 1  # torch counts elements in 64 bits
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One example input as written; without a memory format it is contiguous."""
+    """One example input as text describes it; contiguous if ``memory_format`` is None."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class InputSpec:
 
 
 def parse_input(spec: str) -> InputSpec:
-    """Reads one ``--input``: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks do not count."""
+    """Reads one ``--input``: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks are ignored."""
     match = _SPEC.fullmatch("".join(spec.split()))
     if match is None:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
@@ -59,13 +59,16 @@ def parse_input(spec: str) -> InputSpec:
 
 def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
     """
-    A dtype by its short or long name.
+    Finds a dtype by its short or long name.
+
+    Args:
+        where: Place of the name, for the error message.
 
     Raises:
-        UsageError: No such dtype.
+        UsageError: There is no such dtype.
     """
     plain = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch.").lower())
-    if DTYPES.get(plain) not in _LONG_DTYPES or len(plain) < 2:  # one letter is of a kernel's mangled name
+    if DTYPES.get(plain) not in _LONG_DTYPES or len(plain) < 2:  # one-letter names are those of mangled kernel names
         close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")
@@ -89,7 +92,7 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
 
 
 def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments that specs describe: normal random numbers, small integers, always the same."""
+    """Makes positional and keyword arguments: normal random numbers or small integers, the same in every run."""
     generator = torch.Generator().manual_seed(_SEED)
     args: list[torch.Tensor] = []
     kwargs: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""A target as written on the command line becomes a model with example inputs."""
+"""Loads a target, as written on the command line, as a model with example inputs."""
 
 from __future__ import annotations
 
@@ -60,11 +60,12 @@ def load_target(
     Args:
         target: ``model.py``, ``model.py:attr``, ``package.module:attr``, ``timm:NAME``, ``torchvision:NAME``,
             ``transformers:NAME``, ``diffusers:CLASS`` or an exported program ``model.pt2``.
-        inputs: Each as in ``f32[8,3,224,224]:channels_last``; they replace the inputs that come with the model.
-        device: Where model and inputs go; None if they stay where they are.
-        dtype: Given to the floating-point tensors of model and inputs.
-        module: The path of the module inside the model that is the subject, with what it gets when the model runs once.
-        config: What a zoo's model is built with, each as in ``key=value``.
+        inputs: Example inputs in the form ``f32[8,3,224,224]:channels_last``; they replace the inputs that come with
+            the model.
+        device: Device for model and inputs; None leaves them where they are.
+        dtype: Dtype for the floating-point tensors of model and inputs; None leaves their dtypes unchanged.
+        module: Path of a module inside the model, to diagnose in its place. The model runs once to record its inputs.
+        config: Options to build a zoo's model with, each in the form ``key=value``.
 
     Raises:
         UsageError: The target, an input, the device or the dtype is not understood, or there is no such module.
@@ -134,7 +135,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
         if module is not None:
             module.to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
-    except Exception as error:  # each backend has exceptions of its own for "not here"
+    except Exception as error:  # each backend has its own exceptions for a missing device
         shortage = out_of_memory(error)
         advice = "; end other programs there, or use a smaller dtype (--dtype bf16)" if shortage else ""
         raise SubjectError(
@@ -144,7 +145,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
 
 
 class _Found(NamedTuple):
-    """A model as found, with its example input if it has one; ``source`` is the user's file."""
+    """A model with its example input, if it has one, and the path of the user's file as ``source``."""
 
     model: Any
     example_input: Any
@@ -185,13 +186,13 @@ def _find(target: str, name: str, config: Sequence[str], *, needs_input: bool) -
 @contextlib.contextmanager
 def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterator[None]:
     """
-    A block in which the user's code runs while it is loaded.
+    A block in which the user's code is loaded and runs.
 
     Random numbers are seeded, ``folder`` is on ``sys.path``, ``sys.argv`` names the file, and prints go to standard
-    error. An exception, and a call of ``sys.exit``, becomes a SubjectError in one line.
+    error. An exception or a call of ``sys.exit`` becomes a SubjectError with a message of one line.
 
     Args:
-        file: The user's file, whose last line in the traceback is named; None if it is not known.
+        file: The user's file; the error names the last line of this file in the traceback. None if it is not known.
         doing: A verb for the error, such as ``"load"``.
     """
     path, argv = list(sys.path), list(sys.argv)
@@ -203,7 +204,7 @@ def users_code(name: str, folder: Path, file: str | None, doing: str) -> Iterato
             yield
     except (LayoutDoctorError, KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # some code derives its exceptions from this one
+    except BaseException as error:  # some code derives its exceptions from BaseException
         raise SubjectError(f"cannot {doing} {name}: {_what_happened(error, name, file)}") from error
     finally:
         sys.path[:] = path
@@ -242,10 +243,10 @@ def _check_there(path: Path) -> None:
 
 
 def execute_file(path: Path) -> types.ModuleType:
-    """Runs a Python file as a module of a private name, registered so that dataclasses and pickle find it."""
+    """Runs a Python file as a module with a private name, which dataclasses and pickle find in ``sys.modules``."""
     module = types.ModuleType(f"_layoutdoctor_subject_{next(_numbers)}_{path.stem}")
     module.__file__ = str(path)
-    module.__package__ = ""  # part of none, so that a relative import is an error and not a guess
+    module.__package__ = ""  # in no package, so a relative import is an error
     sys.modules[module.__name__] = module
     exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     return module
@@ -282,7 +283,7 @@ def _find_exported(path: Path) -> _Found:
 
 
 def _load_exported(path: Path) -> torch.export.ExportedProgram:
-    """What torch loads; on failure the first reason, which torch only logs before it tries an older format."""
+    """Loads an exported program. If this fails, the error has the first reason, which torch itself only logs."""
     reasons: list[BaseException] = []
 
     def keep_reason(record: logging.LogRecord) -> bool:
@@ -294,7 +295,7 @@ def _load_exported(path: Path) -> torch.export.ExportedProgram:
     logger.addFilter(keep_reason)
     try:
         return torch.export.load(path)
-    except Exception as error:  # whatever torch raises on a file that it cannot read
+    except Exception as error:  # torch raises several types for a file that it cannot read
         reason = first_line(next(iter(reasons), error))
         shortened = textwrap.shorten(reason, _MOST_CHARACTERS, placeholder=" ...").rstrip(".")
         raise SubjectError(f"cannot load {path.name}: {shortened}; {_AN_EXPORT}") from error
@@ -304,7 +305,7 @@ def _load_exported(path: Path) -> torch.export.ExportedProgram:
 
 # ---------------------------------------------------------------------------------------------- models in a module
 def _in_module(module: Any, attribute: str, name: str) -> _Found:
-    """The model that a module holds: the attribute named, or by the conventions."""
+    """Finds the model in a module: the named attribute, or the first one with a conventional name."""
     attribute = attribute or next((convention for convention in _MODEL_NAMES if hasattr(module, convention)), "")
     if not attribute:
         raise SubjectError(
@@ -327,7 +328,7 @@ def _in_module(module: Any, attribute: str, name: str) -> _Found:
 
 
 def _public_names(namespace: Any) -> list[str]:
-    """The classes, functions and objects of a module, without the modules that it imports."""
+    """Names the public classes, functions and objects of a module, without imported modules."""
     return sorted(
         name
         for name, value in getattr(namespace, "__dict__", {}).items()
@@ -341,7 +342,7 @@ def _listed(namespace: Any) -> str:
 
 
 def _likely_model(module: Any) -> str:
-    """The last class or instance of nn.Module that a file defines: it is made of those before it; else ``attr``."""
+    """Names the last nn.Module, class or instance, of a file: it likely contains those before it; else ``attr``."""
     for name, value in reversed(vars(module).items()):
         defined_here = isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, nn.Module)
         if not name.startswith("_") and (defined_here or isinstance(value, nn.Module)):
@@ -350,7 +351,11 @@ def _likely_model(module: Any) -> str:
 
 
 def _model_of(module: Any, value: Any, name: str) -> tuple[Any, ...]:
-    """The model of a class (built), module, function that builds one, or function; and inputs built with it, if any."""
+    """
+    Returns the model of an attribute, and its inputs if a function returned both.
+
+    A class is instantiated. A function without required parameters is called. Any other value is the model itself.
+    """
     if isinstance(value, type):
         return (_build(module, value, name),)
     if isinstance(value, nn.Module) or not inspect.isroutine(value) or _has_required_parameters(value):
@@ -366,7 +371,7 @@ def _model_of(module: Any, value: Any, name: str) -> tuple[Any, ...]:
 
 
 def _build(module: Any, model_class: type, name: str) -> Any:
-    """An instance, with the arguments of KernelBench's ``get_init_inputs`` if that is defined."""
+    """Builds an instance of a class, with the arguments of KernelBench's ``get_init_inputs`` if it is defined."""
     given = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (tuple(given), {})
     try:

@@ -1,4 +1,4 @@
-"""A configuration applied to a model and its inputs: in a process of its own, or to a copy for the caller."""
+"""Applies a configuration to a model and its inputs: in a worker process, or to a copy for the caller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> Step:
-    """Gives a subject the configuration's memory formats, and applies its cures: to the subject's own model."""
+    """Applies a configuration to a subject, whose model is changed in place; returns the step that runs the model."""
     module = owned_module(subject)
     notes = [*set_mode(module, mode)]
     if module is not None:
@@ -64,27 +64,27 @@ def _why_nothing_changed(module: nn.Module) -> str:
 
 def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
     """
-    Gives every 4-D and 5-D parameter and buffer of a module a memory format, in place; tied weights stay tied.
+    Converts every 4-D and 5-D parameter and buffer of a module to a memory format, in place; tied weights stay tied.
 
-    One tensor after the other, because ``Module.to(memory_format=...)`` raises if both ranks occur.
+    The tensors are converted one by one, because ``Module.to(memory_format=...)`` raises if both ranks occur.
 
     Returns:
-        How many tensors changed their strides.
+        Number of tensors whose strides changed.
     """
     changed = 0
     for tensor in [*module.parameters(), *module.buffers()]:
         converted = in_format(tensor.detach(), choice)
         if converted.layout == torch.strided and converted.stride() != tensor.stride():
-            tensor.data = converted  # the Parameter itself stays, and with it what refers to it
+            tensor.data = converted  # the Parameter object stays, so references to it stay valid
             changed += 1
     return changed
 
 
 def apply_input_format(inputs: T, configuration: Configuration) -> T:
     """
-    Inputs in a configuration's memory format, as far as they are read as images.
+    Converts the inputs that the model reads as images to a configuration's memory format.
 
-    What is no tensor, and a tensor that has the format already, is passed on.
+    Other values, and tensors that already have the format, are returned as they are.
     """
     uses = iter(configuration.input_uses)
 
@@ -108,7 +108,7 @@ def _in_format_for(tensor: torch.Tensor, choice: FormatChoice | None, use: Input
 
 
 def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
-    """Options and formats in effect: configurations with equal keys are the same, without compiling either."""
+    """Returns a key of the options and formats in effect; configurations with equal keys need no second compile."""
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
         options = {
@@ -128,7 +128,7 @@ def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
 
 
 def compiler_options(configuration: Configuration) -> dict[str, OptionValue]:
-    """Inductor's options for this compile, those of its mode included."""
+    """Returns Inductor's options for a configuration, including the options of its mode."""
     mode, dynamic = (configuration.compile_arguments.get(name) for name in ("mode", "dynamic"))
     options = torch._inductor.list_mode_options(mode, dynamic) if mode else {}
     return {**options, **effective_options(configuration)}
@@ -136,15 +136,17 @@ def compiler_options(configuration: Configuration) -> dict[str, OptionValue]:
 
 class Packaged:
     """
-    A module that the first call exports and AOTInductor compiles; a package that is there already is loaded.
+    A module compiled by AOTInductor: the first call exports and compiles it, or loads the package if the file exists.
 
-    Its kernels have marks, which name them in a profile.
+    A profile shows the names of the package's kernels.
 
     Args:
-        package: File for the package; None for one in Inductor's cache.
+        run: The module.
+        options: Inductor's options.
+        package: File for the package; None for a file in Inductor's cache.
 
     Raises:
-        SubjectError: It is no module.
+        SubjectError: ``run`` is no module.
 
     Source:
         ``aoti_compile_and_package`` and ``aoti_load_package``, torch/_inductor/__init__.py; torch 2.13.
@@ -160,7 +162,7 @@ class Packaged:
         self._loaded: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the package, on inputs in the memory format of the first ones."""
+        """Calls the package; the inputs must have the memory formats of the first call's inputs."""
         if self._loaded is None:
             path = self._package
             if path is None or not path.exists():
@@ -180,12 +182,12 @@ def compile_as(
     run: Callable[..., Any], configuration: Configuration, package: Path | None = None
 ) -> Callable[..., Any]:
     """
-    The model compiled with the configuration's arguments, when it is first called.
+    Returns a model that is compiled with a configuration's arguments at its first call.
 
-    ``torch.compile`` takes a mode or options, so that a mode is options.
+    ``torch.compile`` takes either a mode or options, so the options of the mode are passed.
 
     Args:
-        package: Of a configuration ahead of time, as for ``Packaged``.
+        package: File for the package of an ahead-of-time configuration; None for a file in Inductor's cache.
     """
     if configuration.ahead_of_time:
         return Packaged(run, {**compiler_options(configuration), **global_options(configuration)}, package)
@@ -196,9 +198,9 @@ def compile_as(
 
 def options_beside_code(configuration: Configuration) -> Hashable:
     """
-    Inductor's options in effect that its generated code does not show, as CUDA graphs.
+    Returns the Inductor options in effect that do not show in generated code, such as CUDA graphs.
 
-    Equal code under other such options is not the same trial.
+    Two trials with equal code are different if these options are different.
     """
     if configuration.backend != "inductor":
         return ()
@@ -207,7 +209,7 @@ def options_beside_code(configuration: Configuration) -> Hashable:
 
 
 def formats_in_effect(step: Step) -> Hashable:
-    """Strides of weights, buffers and inputs: equal code on other layouts is not the same trial."""
+    """Returns strides of weights, buffers and inputs; trials with equal code are different if the strides are."""
     module = step.module
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     inputs = input_tensors(step.args, step.kwargs)
@@ -221,9 +223,9 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
 @contextlib.contextmanager
 def global_settings(configuration: Configuration) -> Iterator[None]:
     """
-    Inductor's global settings that a configuration needs whenever dynamo compiles, also for a later input.
+    A block with the global settings of Inductor that a configuration needs whenever dynamo compiles.
 
-    Weights are frozen only without gradients.
+    Gradients are disabled if the configuration freezes weights, because Inductor freezes them only without gradients.
     """
     options = global_options(configuration)
     if not options:
@@ -238,10 +240,10 @@ def global_settings(configuration: Configuration) -> Iterator[None]:
 
 class ReadyModel:
     """
-    A model prepared as a configuration says: converts its inputs, then calls the (compiled) copy.
+    A copy of a model with a configuration applied; a call converts the inputs and runs the copy.
 
     Attributes:
-        module: The copied module, to train or to save; None for a function.
+        module: The copied module, for training or saving; None for a function.
     """
 
     def __init__(self, run: Callable[..., Any], compiled: Callable[..., Any], configuration: Configuration) -> None:
@@ -250,7 +252,7 @@ class ReadyModel:
         self._run, self._compiled = run, compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the copy on the inputs in the configuration's memory format."""
+        """Converts the inputs to the configuration's memory format and calls the copy."""
         args, kwargs = apply_input_format((args, kwargs), self.configuration)
         with switched(self.configuration.library_switches), global_settings(self.configuration):
             return self._compiled(*args, **kwargs)
@@ -260,7 +262,7 @@ class ReadyModel:
 
 
 def _package_by_inputs(run: Callable[..., Any], configuration: Configuration) -> Callable[..., Any]:
-    """A package for each kind of inputs: one for other sizes or strides computes something else without a word."""
+    """Compiles a package for each kind of inputs: with other sizes or strides, a package returns wrong results."""
     packages: dict[Hashable, Callable[..., Any]] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -275,14 +277,14 @@ def _package_by_inputs(run: Callable[..., Any], configuration: Configuration) ->
 
 def compile_for(model: Callable[..., Any], configuration: Configuration) -> ReadyModel:
     """
-    A model prepared the way a configuration's trial ran it, ready to call.
+    Prepares a copy of a model in the way in which a configuration's trial ran it.
 
     Args:
-        model: A module or function; it is copied, and not changed. The copy keeps its training mode; one whose weights
-            are frozen is in eval mode, as the trial ran it.
+        model: A module or function; it is copied and not changed. The copy keeps its training mode, except that a copy
+            with frozen weights is in eval mode, as in the trial.
 
     Raises:
-        UsageError: The configuration names no way to run (a recorded trace).
+        UsageError: The configuration is a recorded trace, or would change a module that is used by a function.
         SubjectError: The model cannot be copied.
     """
     if configuration.backend == "recorded":

@@ -1,4 +1,4 @@
-"""The inputs that a module of some program really gets: kept while that program runs, to be diagnosed with."""
+"""Records the inputs that a module gets while a program runs, for use as the inputs of a diagnosis."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ MOST_KINDS = 64
 @dataclass(repr=False)
 class RecordedInputs:
     """
-    One call of a module, as it came: give it to ``diagnose`` in place of an example input.
+    The inputs of one call of a module, which ``diagnose`` takes as an example input.
 
     Attributes:
-        args: Positional arguments; copies, with the strides that they had. ``kwargs`` likewise.
-        call: The number of the call, from 1 on; 0 before the first.
-        call_count: How often the module was called; of one of several ``kinds``, with inputs of these shapes.
-        kinds: With ``call="each"`` the first call of each kind, that is, of each set of input shapes.
-        autocast: The dtype of autocast around it, such as ``bfloat16``; None without autocast.
-        device: The device of its first tensor, such as ``cuda``; the CPU without a tensor.
+        args: Copies of the positional arguments, with their strides.
+        kwargs: Copies of the keyword arguments, with their strides.
+        call: Number of the recorded call, from 1; 0 before the first call.
+        call_count: Number of calls of the module; for an entry of ``kinds``, number of calls with its input shapes.
+        kinds: First call of each kind, if ``call`` was ``each``. Calls of one kind have equal input shapes.
+        autocast: Dtype of the autocast around the call, such as ``bfloat16``; None without autocast.
+        device: Device type of the first tensor, such as ``cuda``; ``cpu`` without a tensor.
     """
 
     args: tuple[Any, ...] = ()
@@ -58,18 +59,18 @@ class RecordedInputs:
     @classmethod
     def of_call(cls, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, number: int = 1) -> RecordedInputs:
         """
-        The inputs of the call that is under way.
+        Copies the inputs of the current call and records the current autocast.
 
         Raises:
-            SubjectError: They cannot be copied.
+            SubjectError: The inputs cannot be copied.
         """
         try:
             tensors = input_tensors(args, kwargs)
             device = tensors[0].device.type if tensors else "cpu"
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-            with torch.inference_mode(mode=False):  # a tensor made in that mode could never be trained on
+            with torch.inference_mode(mode=False):  # autograd could not use a tensor made in inference mode
                 args, kwargs = copy_inputs(args, kwargs)
-        except Exception as error:  # whatever a tensor's own class raises
+        except Exception as error:  # a tensor subclass may raise anything
             why = f"they cannot be copied: {first_line(error)}"
             raise SubjectError(f"cannot record the inputs of {name}: {why}") from error
         autocast = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -77,7 +78,7 @@ class RecordedInputs:
 
 
 def shapes_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the tensors that a call gets: calls with the same shapes are of one kind."""
+    """Returns the shapes of the tensors in a call's arguments; calls with equal shapes are of one kind."""
     return tuple(tuple(tensor.shape) for tensor in input_tensors(args, kwargs))
 
 
@@ -89,12 +90,13 @@ _lock = threading.Lock()
 @contextlib.contextmanager
 def watched_calls(on_call: OnCall) -> Iterator[None]:
     """
-    A block in which every call of a module is watched; compiled callers run eagerly, or they would hide it.
+    A block in which every call of any module is watched.
 
-    No module holds anything of this, so that it can be copied, saved and scripted meanwhile.
+    Compiled code runs eagerly in the block, because it would hide the calls inside it. The modules themselves are not
+    changed, so that they can still be copied, saved and scripted.
 
     Args:
-        on_call: Gets the module, its positional and keyword arguments, and what carries out the call.
+        on_call: Called with the module, its positional and keyword arguments, and a function that carries out the call.
     """
     with _lock:
         if not _watchers:
@@ -110,7 +112,7 @@ def watched_calls(on_call: OnCall) -> Iterator[None]:
 
 
 def _watch_calls() -> None:
-    """Begins it, for all threads: a stance of torch.compile holds in all of them."""
+    """Begins to watch in all threads; torch.compile's stance also applies to all threads."""
     call = nn.Module.__call__
 
     @functools.wraps(call)
@@ -128,17 +130,18 @@ def _watch_calls() -> None:
 @contextlib.contextmanager
 def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] = "largest") -> Iterator[RecordedInputs]:
     """
-    Keeps the inputs of a module while the program around it runs; compiled callers run eagerly meanwhile.
+    Records the inputs of a module while a program runs in the block; compiled code runs eagerly in the block.
 
     Args:
-        module: A module of any program, such as ``pipe.vae.decoder``; of a compiled one the module inside.
-        call: Which call to keep, from 1 on; ``largest`` keeps the first with the most elements. ``each`` also keeps the
-            first of each kind, up to 64, as ``kinds`` of the result: diagnose each, and ``make_policy`` with their
-            ``call_count`` as weights.
+        module: A module of any program, such as ``pipe.vae.decoder``; a compiled module is also accepted.
+        call: Number of the recorded call, from 1; or ``largest`` for the first call with the most elements. ``each``
+            also records the first call of each kind, up to 64 kinds, as ``kinds`` of the result. Diagnose each kind and
+            pass the diagnoses to ``make_policy``, with ``call_count`` as weights.
 
     Raises:
-        UsageError: It is no module, or there is no such call.
-        SubjectError: At the end: the module was not called, or not so often, or its inputs cannot be copied.
+        UsageError: ``module`` is no nn.Module, or ``call`` has another value.
+        SubjectError: At the end of the block: the module was not called, or not often enough, or its inputs cannot be
+            copied.
     """
     inner = getattr(module, "_orig_mod", module)
     if not isinstance(inner, nn.Module):
@@ -158,7 +161,7 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] =
 
 
 class _Recorder:
-    """Keeps what ``record_inputs`` is to keep."""
+    """Records the calls that ``record_inputs`` asks for."""
 
     def __init__(self, module: nn.Module, call: int | Literal["largest", "each"]) -> None:
         self._module, self._call, self.name = module, call, type(module).__name__
@@ -169,14 +172,14 @@ class _Recorder:
         self._here, self._lock = threading.local(), threading.Lock()
 
     def keep(self, called: nn.Module, inputs: Inputs, go_on: Callable[[], Any]) -> Any:
-        """Looks at a call, and carries it out."""
+        """Records a call if it is wanted, and carries it out."""
         if getattr(called, "_orig_mod", called) is not self._module or getattr(self._here, "is_inside", False):
             return go_on()
         with self._lock:
             self.recorded.call_count += 1
             try:
                 self._look_at(*inputs)
-            except Exception as error:  # nothing of this may end the caller's program
+            except Exception as error:  # no error here may end the caller's program
                 self.problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
         self._here.is_inside = True  # a compiled module calls the one inside
         try:
@@ -202,7 +205,7 @@ class _Recorder:
 
 
 class UnderAutocast(nn.Module):
-    """A module as it was called: under autocast."""
+    """Runs a module under autocast, as its recorded call ran."""
 
     def __init__(self, module: nn.Module, device: str, dtype: str) -> None:
         super().__init__()
@@ -211,13 +214,13 @@ class UnderAutocast(nn.Module):
         self.dtype_name = dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives under autocast."""
+        """Calls the module under autocast."""
         with torch.autocast(self.device_type, dtype=getattr(torch, self.dtype_name)):
             return self.module(*args, **kwargs)
 
 
 def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ...]]:
-    """The module as it was called, and notes on that."""
+    """Returns a module, under autocast if its recorded call was, with notes on the recorded inputs."""
     of_how_many = f" of {recorded.call_count}" if recorded.call_count > 1 else ""
     notes = [f"inputs as recorded: call {recorded.call}{of_how_many}"]
     if recorded.autocast is None or not isinstance(module, nn.Module):
@@ -230,11 +233,11 @@ def part_with_inputs(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: str
 ) -> tuple[nn.Module, RecordedInputs]:
     """
-    A module inside a model with the inputs that it gets when the model runs once, in eval mode and without gradients.
+    Finds a module inside a model, and records its inputs while the model runs once in eval mode, without gradients.
 
     Raises:
-        UsageError: There is no such module.
-        SubjectError: The model does not run, or does not call it.
+        UsageError: The model has no such module.
+        SubjectError: The model does not run, or does not call the module.
     """
     part = submodule_of(model, path)
     modes = [(module, module.training) for module in model.modules()]
@@ -254,10 +257,10 @@ def part_with_inputs(
 
 def submodule_of(model: Any, path: str) -> nn.Module:
     """
-    A module inside a model.
+    Finds a module inside a model.
 
     Raises:
-        UsageError: The model is no module, or has none of that path.
+        UsageError: The model is no nn.Module, or has no module with this path.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(
@@ -277,5 +280,5 @@ def submodule_of(model: Any, path: str) -> nn.Module:
 
 
 def convolution_module_count(module: nn.Module) -> int:
-    """How many nn.Conv* modules there are in a module, itself included."""
+    """Counts the nn.Conv* modules in a module, itself included."""
     return sum(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())

@@ -1,4 +1,4 @@
-"""One iteration of a prepared model: what is timed, profiled and compared, the same for every configuration."""
+"""One iteration of a prepared model, which is timed, profiled and compared in the same way for all configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
 
 FIRST_CALL_SEED = 0
-"""Every configuration's first call draws from the same seed, so that dropout can be compared where it can be."""
+"""Seed for the first call of every configuration, so that dropout has equal results where that is possible."""
 
 COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
@@ -38,16 +38,16 @@ class Step:
 
     Inference runs under ``torch.no_grad()``. Training runs forward and backward of the scalar loss
     ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of each output,
-    in that output's own layout. A plain ``output.sum()`` would start from a stride-0 gradient of ones, which no real
-    loss gives and which vanishes behind a batch norm. The product and the sum are not run: they are the same in every
-    configuration. No gradient is kept after the call, so that it takes no memory from another configuration. Each
-    iteration casts the weights again under an autocast that the caller entered.
+    in the layout of that output. A plain ``output.sum()`` would start from a stride-0 gradient of ones, which no real
+    loss has and which a batch norm turns into zeros. The product and the sum are not run, because they are the same in
+    every configuration. Gradients are freed after the call, so that they take no memory from another configuration.
+    Under an autocast that the caller entered, each iteration casts the weights again.
 
     Attributes:
-        module: The module that owns the parameters; None for a function without any.
-        notes: Facts for the reader on how it was prepared.
-        first_seed: Seed of the first call's random numbers; later calls draw from where the generators are.
-        switches: Of libraries, set while an iteration runs and put back after it.
+        module: The module that owns the parameters; None for a function without parameters.
+        notes: Facts for the report about the preparation.
+        first_seed: Seed of the first call's random numbers; later calls do not seed.
+        switches: Values of library switches, set during an iteration and restored after it.
     """
 
     run: Callable[..., Any]
@@ -77,9 +77,9 @@ class Step:
 
     def run_forward(self) -> None:
         """
-        Runs one forward, so that it is compiled, and keeps nothing of it.
+        Runs one forward pass only to compile it; its results are dropped.
 
-        Parameters and buffers get their values back: the first iteration computes the same with and without it.
+        Parameters and buffers get their values back, so that the results of the first iteration do not change.
         """
         args, kwargs = copy_inputs(self.args, self.kwargs)
         seed_all(self.first_seed)
@@ -87,15 +87,15 @@ class Step:
             self._forward(args, kwargs)
 
     def run_without_values(self) -> None:
-        """Runs one iteration whose results nobody reads: no input is copied, and no gradient computed from a loss."""
+        """Runs one iteration without copying inputs; in training, backward starts from uninitialized gradients."""
         self._iterate(self.args, self.kwargs, _any_weight)
         self.release()
 
     def ready(self) -> Callable[[], None]:
         """
-        One iteration whose inputs are copied now, if the model changes them: only the model's own work is left to run.
+        Prepares one iteration, and returns a function that runs only the model's own work.
 
-        Its gradients stay until ``release``.
+        If the model changes its inputs, they are copied now. The gradients stay until ``release``.
         """
         self.release()
         args, kwargs = self._inputs()
@@ -107,26 +107,26 @@ class Step:
 
     @property
     def device(self) -> str:
-        """Where it runs, such as ``cpu`` or ``cuda:1``."""
+        """Device of the model and its inputs, such as ``cpu`` or ``cuda:1``."""
         return device_of_model(self.module, self.args, self.kwargs)
 
     def notes_on_run(self) -> tuple[str, ...]:
-        """Facts that the first call showed."""
+        """Returns facts for the report that the first call showed."""
         return (COPIES_INPUTS_NOTE,) if self._changes_inputs else ()
 
     def results(self) -> StepResults:
         """
-        Outputs and gradients of the first call, which is run now if it has not been.
+        Returns outputs and gradients of the first call; if there was no call yet, runs one.
 
         Raises:
-            SubjectError: The model gives nothing that can be compared, or trained.
+            SubjectError: The output holds no tensor, or in training no tensor that requires a gradient.
         """
         if self._first is None:
             self._first = self._run_first()
         return self._first
 
     def forget_results(self) -> None:
-        """Frees the tensors that ``results`` gives."""
+        """Frees the tensors of ``results``."""
         self._first = StepResults([], {}, ())
 
     def release(self) -> None:
@@ -140,7 +140,7 @@ class Step:
         args, kwargs = copy_inputs(self.args, self.kwargs)
         tensors = input_tensors(args, kwargs)
         versions = [tensor._version for tensor in tensors]
-        self.release()  # gradients that the user's code has left
+        self.release()  # gradients left by the user's code
         seed_all(self.first_seed)
         outputs = self._iterate(args, kwargs)
         self._changes_inputs = versions != [tensor._version for tensor in tensors]
@@ -183,7 +183,7 @@ class Step:
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         output = self.run(*args, **kwargs)
-        if type(output) is torch.Tensor:  # little of our own beside a call that is timed
+        if type(output) is torch.Tensor:  # the shortest way: the call is timed
             return [output]
         tensors = tensors_of(output)
         if not tensors:
@@ -202,7 +202,7 @@ class Step:
                 tensor.grad = None
 
     def _take_gradients(self, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of the gradients, each of which is freed: the next replay of a CUDA graph writes over its own."""
+        """Copies and frees the gradients: the next replay of a CUDA graph overwrites the originals."""
         if self.mode != "training":
             return {}
         named = [*self.module.named_parameters()] if self.module is not None else []
@@ -217,22 +217,24 @@ class Step:
 
 @contextlib.contextmanager
 def _restored(module: nn.Module | None) -> Iterator[None]:
-    """A block after which a module has the parameters and buffers, with the values, that it had before."""
+    """Restores a module's parameters and buffers, and their values, after a block."""
     parts = [*module.modules()] if module is not None else []
     tables = [table for part in parts for table in (part._parameters, part._buffers)]
     held = [dict(table) for table in tables]
     values = [(tensor, tensor.detach().clone()) for one in held for tensor in one.values() if tensor is not None]
-    yield
-    for table, before in zip(tables, held, strict=True):
-        table.update(before)
-    with torch.no_grad():
-        for tensor, value in values:
-            with contextlib.suppress(RuntimeError):  # its elements share memory, as those of an expanded buffer
-                tensor.copy_(value)
+    try:
+        yield
+    finally:
+        for table, before in zip(tables, held, strict=True):
+            table.update(before)
+        with torch.no_grad():
+            for tensor, value in values:
+                with contextlib.suppress(RuntimeError):  # elements that share memory, as in an expanded buffer
+                    tensor.copy_(value)
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """Every tensor in a model's output, in order: nested tuples, lists, dicts, model outputs and dataclasses."""
+    """Lists the tensors in a model's output, in order, also inside tuples, lists, dicts, dataclasses and the like."""
     found: list[torch.Tensor] = []
     for leaf in pytree.tree_leaves(output):
         if isinstance(leaf, torch.Tensor):
@@ -257,10 +259,11 @@ def _can_be_trained(output: torch.Tensor) -> bool:
 
 def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
-    The gradient of the loss by one output: fixed by index and shape, the same in every configuration; None without one.
+    Makes the gradient of the loss by one output; None if the output takes no gradient.
 
-    The values are eighths between -2 and 2 without 0, which every floating-point type holds exactly, so that the
-    float64 reference starts from the same ones. A scalar output counts as the loss itself.
+    The gradient depends only on the output's index and shape, so it is the same in every configuration. Its values are
+    multiples of 1/8 from -2 to 2 without 0. Every floating-point type holds them exactly, so the float64 reference
+    starts from the same values. A scalar output counts as the loss itself.
     """
     if not _can_be_trained(output):
         return None
@@ -268,7 +271,7 @@ def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     if output.dim() == 0:
         return weight.fill_(1)
     generator = torch.Generator().manual_seed(1000 + index)
-    # Single bytes: these two should not be what takes most memory.
+    # Single bytes, so that these two tensors take little memory.
     eighths = torch.randint(1, 17, output.shape, generator=generator, device="cpu", dtype=torch.int8)
     eighths *= torch.randint(0, 2, output.shape, generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
     return weight.copy_(eighths).div_(8)

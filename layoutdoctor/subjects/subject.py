@@ -1,4 +1,4 @@
-"""What is diagnosed: a model with example inputs, as loaded or as given from Python, and its record."""
+"""The subject of a diagnosis: a model with example inputs, loaded or given from Python, and its record."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class LoadedSubject:
 
     Attributes:
         model: A module or any other callable, never a compiled one.
-        notes: Facts for the reader, such as which wrapper was taken off.
-        source: The user's file.
-        compile_arguments: Arguments of ``torch.compile`` that the model was compiled with before it was taken out.
+        notes: Facts for the report, such as which wrapper was removed.
+        source: Path of the user's file; None if the model does not come from a file.
+        compile_arguments: Arguments of the ``torch.compile`` that was removed from the model; empty without one.
     """
 
     name: str
@@ -62,12 +62,13 @@ class LoadedSubject:
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
     """
-    The subject of ``diagnose(model, example_input)``.
+    Makes the subject of ``diagnose(model, example_input)``.
 
     Args:
-        model: A module, function, bound method or partial; a compiled or data-parallel one is unwrapped, with a note.
-        example_input: A tensor is the one positional argument, a tuple or list the positional arguments, a dict the
-            keyword arguments; or a call that ``record_inputs`` kept.
+        model: A module, function, bound method or partial. The wrappers of torch.compile and of data parallelism are
+            removed, with a note.
+        example_input: A tensor for one positional argument, a tuple or list for several, a dict for keyword arguments,
+            or a call recorded by ``record_inputs``.
     """
     inner, notes, compiled = unwrap(model)
     name = name or callable_name(inner)
@@ -81,14 +82,14 @@ def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: 
 
 def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str, Any]]:
     """
-    The model inside what torch.compile and data parallelism put around it.
+    Removes the wrappers that torch.compile, data parallelism and torch.export put around a model.
 
     Returns:
-        The model, a note for every wrapper taken off, and the arguments of torch.compile that it was compiled with.
+        The model, a note for every removed wrapper, and the arguments of the removed torch.compile.
 
     Raises:
-        UsageError: It is a class, or cannot be called.
-        SubjectError: It is TorchScript, which cannot be compiled again.
+        UsageError: The model is a class, or cannot be called.
+        SubjectError: The model is TorchScript, which cannot be compiled again.
     """
     notes: list[str] = []
     compiled: Mapping[str, Any] = {}
@@ -105,12 +106,12 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str
 
 
 def _inside(model: Any) -> tuple[Any, str] | None:
-    """What a wrapper is around, and the note on it; None where it is none."""
+    """Returns the model inside a wrapper, with a note; None if the model is no wrapper."""
     if isinstance(model, _WRAPPERS):
         return model.module, f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
     if isinstance(model, torch.export.ExportedProgram):
         return model.module(), "was an exported program: its module was diagnosed, in the mode it was exported in"
-    # Both names are where torch.compile keeps the original (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
+    # torch.compile keeps the original under these two names (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
     if isinstance(model, nn.Module):
         inner = dict(model.named_children()).get("_orig_mod")
     else:
@@ -132,7 +133,7 @@ def _check_callable(model: Any) -> None:
 
 
 def callable_name(model: Any) -> str:
-    """A short name: a module's class, a function's own name."""
+    """Returns a short name: the class of a module, or the name of a function."""
     if isinstance(model, functools.partial):
         return callable_name(model.func)
     if isinstance(model, nn.Module):
@@ -142,10 +143,10 @@ def callable_name(model: Any) -> str:
 
 def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Positional and keyword arguments from an example input.
+    Splits an example input into positional and keyword arguments.
 
     Raises:
-        UsageError: It is none of these, or a keyword is no string.
+        UsageError: The input is no tensor, tuple, list or dict, or a key of the dict is no string.
     """
     if isinstance(example_input, torch.Tensor):
         return (example_input,), {}
@@ -164,7 +165,7 @@ def split_example_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, 
 
 def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
     """
-    The subject's record.
+    Makes the record of a subject.
 
     Raises:
         SubjectError: A parameter or input holds no data, or tensors are on several GPUs.
@@ -198,9 +199,9 @@ INPUT_GRADIENTS_NOTE = "no parameter requires a gradient: training takes the gra
 
 def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
     """
-    The subject with inputs that require gradients where nothing else does: a backward pass needs an end.
+    Makes floating-point inputs require gradients if no parameter or input does, because training needs a gradient.
 
-    Its own inputs are not changed.
+    The returned subject has copies of the inputs; the inputs of the given subject are not changed.
     """
     module = owned_module(subject)
     tensors = input_tensors(subject.args, subject.kwargs)
@@ -217,7 +218,7 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """The module whose parameters the subject uses: itself, or one around those that a function uses; or None."""
+    """Returns the model if it is a module, else a list of the modules that a function uses; None without modules."""
     if isinstance(subject.model, nn.Module):
         return subject.model
     modules = outermost_modules(subject.model)
@@ -229,7 +230,7 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
     Puts a module in train mode for ``training``, in eval mode for everything else.
 
     Returns:
-        A note if the module cannot change its mode, as one from an exported program.
+        A note if the module cannot change its mode, as the module of an exported program.
     """
     try:
         if module is not None:
@@ -240,8 +241,8 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
 
 
 def call_of(subject: LoadedSubject) -> ModelCall:
-    """How lines to paste call it: with the names of its parameters."""
-    has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # exported: replaced by a method that raises
+    """Describes the call of a model, with its parameter names, for code that a user can paste."""
+    has_modes = "eval" not in getattr(subject.model, "__dict__", {})  # the ``eval`` of an exported module raises
     ranks: dict[str, int] = {}
     unassignable: list[str] = []
     places: list[int] = []
@@ -273,7 +274,7 @@ def call_of(subject: LoadedSubject) -> ModelCall:
 
 
 def _positional_names(subject: LoadedSubject) -> list[str]:
-    """Names of the positional arguments in the model's signature, else ``x``, or ``x1`` and on."""
+    """Names the positional arguments by the model's signature, else ``x``, or ``x1``, ``x2`` and so on."""
     called = subject.model.forward if isinstance(subject.model, nn.Module) else subject.model
     try:
         parameters = list(inspect.signature(called).parameters.values())
@@ -282,7 +283,7 @@ def _positional_names(subject: LoadedSubject) -> list[str]:
     known = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     count = len(subject.args)
     if count == 1:
-        return ["x" if not known or hasattr(builtins, known[0]) else known[0]]  # torch's own modules say ``input``
+        return ["x" if not known or hasattr(builtins, known[0]) else known[0]]  # torch's own modules use ``input``
     return [*known, *(f"x{number + 1}" for number in range(len(known), count))][:count]
 
 
@@ -307,13 +308,13 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
 
 
 def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
-    """An input's name with the way into it, such as ``"batch['image']"``."""
+    """Names an input by its argument and its place in it, such as ``"batch['image']"``."""
     is_keyword, first, rest = path[0].idx == 1, path[1], path[2:]
     return f"{first.key if is_keyword else names[first.idx]}{pytree.keystr(rest)}"
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    """Each once: one that satisfies several formats, such as a 1x1 weight, in the one that most others are in."""
+    """Counts parameters by memory format; a 1x1 weight, which satisfies several, counts for the most frequent one."""
     every = [
         layout_of_tensor(parameter).memory_formats
         for parameter in parameters

@@ -1,4 +1,4 @@
-"""A subject on its way to another process of the same interpreter: written to a private directory and rebuilt."""
+"""Hands a subject to another process of the same interpreter, through files in a private directory."""
 
 from __future__ import annotations
 
@@ -39,18 +39,17 @@ _ELSEWHERE = "set TMPDIR to a folder with room, or diagnose it as a file"
 
 def save_subject(subject: LoadedSubject, directory: Path) -> None:
     """
-    Writes a subject and torch's settings so that ``load_subject`` can rebuild them in a process of this interpreter.
+    Writes a subject and torch's settings to files, from which ``load_subject`` rebuilds them.
 
-    Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of the modules
-    stay; gradients and hooks on tensors do not travel. Classes and functions that the other process cannot import
-    travel by value, all others by their name. Pickling calls what the model's classes define for it, such as
-    ``__getstate__``: code of the user's.
+    Values, strides, shared storage, dtype, device, ``requires_grad``, train and eval modes and hooks of modules are
+    kept; gradients and hooks on tensors are lost. Classes and functions that the other process cannot import are
+    pickled by value, all others by name. Pickling runs code of the user, such as ``__getstate__`` of the model.
 
     Args:
-        directory: An empty one of ours that nobody else may enter (mode 0700).
+        directory: An empty directory that no other user may enter (mode 0700).
 
     Raises:
-        TransportError: Something in it cannot be pickled, the disk has no room, or it depends on this process's state.
+        TransportError: An object cannot be pickled, the disk has no room, or hooks on all modules are registered.
     """
     name = subject.name
     if hooks_on_all_modules():
@@ -71,7 +70,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
                 f"cannot hand {name} to another process: its tensors take {format_bytes(size)} on disk, "
                 f"{format_bytes(room)} are free in {directory}; {_ELSEWHERE}"
             )
-        # Tensors that share the memory.
+        # Tensors of bytes that share the memory of the storages.
         flat = {key: torch.empty(0, dtype=torch.uint8, device=one.device).set_(one) for key, one in storages.items()}
         torch.save(flat, directory / STORAGES_FILE)
     except (OSError, RuntimeError) as error:
@@ -80,11 +79,11 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
 
 def load_subject(directory: Path) -> LoadedSubject:
     """
-    Rebuilds the subject that ``save_subject`` wrote, in a process of our own that gets the settings of that one.
+    Rebuilds the subject that ``save_subject`` wrote; this process, one of layoutdoctor's own, gets its settings.
 
-    Its tensors are mapped from the file, which may then be deleted. Unpickling runs whatever the file says. That is
-    fine here and nowhere else: our own parent wrote the file a moment ago from the user's live objects, into a
-    directory that no other user may enter. A saved diagnosis, trace or model file never comes this way.
+    The tensors are mapped from the file, which may then be deleted. Unpickling runs any code that the file contains.
+    That is safe only here: the parent process wrote the file a moment ago from the user's live objects, into a
+    directory that no other user may enter. A saved diagnosis, trace or model file is never loaded by this function.
 
     Raises:
         TransportError: A setting cannot be made here, or an object cannot be built.
@@ -105,7 +104,7 @@ def load_subject(directory: Path) -> LoadedSubject:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """No warnings meanwhile: torch's own, on hooks of tensors and on layouts in beta, say nothing to the user here."""
+    """Hides warnings in a block, such as torch's on hooks of tensors and on layouts in beta: no help to the user."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -113,14 +112,14 @@ def _quietly() -> Iterator[None]:
 
 class _Pickler(cloudpickle.Pickler):
     """
-    cloudpickle with tensors' memory kept out of the stream, and with reducers for objects that torch cannot pickle.
+    cloudpickle without the memory of tensors, and with reducers for objects that torch cannot pickle.
 
     Attributes:
-        storages: The memory behind tensors, each once, by its address.
-        last: The object that was looked at last: if pickling fails, the one that cannot be pickled.
+        storages: The storages of all tensors, each once, by address.
+        last: The object that was reduced last; if pickling fails, the object that cannot be pickled.
 
     Args:
-        by_value: Ends, at its close, that modules of the user's travel by value.
+        by_value: Stack that, on close, unregisters the user's modules that were pickled by value.
     """
 
     def __init__(self, file: Any, by_value: contextlib.ExitStack) -> None:
@@ -133,16 +132,16 @@ class _Pickler(cloudpickle.Pickler):
         self._code_files: set[str] = set()
 
     def code_without_file(self) -> dict[str, tuple[int, None, list[str], str]]:
-        """Lines of the code met that is in no file, such as a notebook's cell, as ``linecache`` keeps them."""
+        """Returns lines of pickled code that is in no file, such as a notebook's cell, in the form of ``linecache``."""
         lines = {name: linecache.getlines(name) for name in self._code_files if not Path(name).exists()}
         return {name: (sum(map(len, found)), None, found, name) for name, found in lines.items() if found}
 
     def persistent_id(self, value: Any) -> Any:
         """
-        Represents a storage in the stream; None for everything else.
+        Returns the key and dtype that represent a storage in the stream; None for other objects.
 
         Source:
-            ``TypedStorage`` and its ``_untyped_storage`` are what ``Tensor.__reduce_ex__`` hands out, as in
+            ``Tensor.__reduce_ex__`` returns a ``TypedStorage`` with an ``_untyped_storage``; used in the same way by
             torch/serialization.py, torch 2.7 to 2.13.
         """
         if isinstance(value, torch.TypedStorage):
@@ -155,13 +154,13 @@ class _Pickler(cloudpickle.Pickler):
         return storage._cdata, dtype
 
     def reducer_override(self, value: Any) -> Any:
-        """How to take an object apart: ours first, then cloudpickle's."""
+        """Reduces an object by ``reduce`` of this file, else by cloudpickle."""
         self.last = value
         self._meet_module_of(value)
         if isinstance(value, types.CodeType):
             self._code_files.add(value.co_filename)
         if isinstance(value, nn.Module):
-            # A result of autograd kept as an attribute, as weight_norm does, is a constant in the other process.
+            # An attribute that is a result of autograd, as in weight_norm, becomes a constant in the other process.
             kept = (*vars(value).values(), *value._buffers.values())
             self._to_detach.update(id(t) for t in kept if isinstance(t, torch.Tensor) and not t.is_leaf)
         elif id(value) in self._to_detach and isinstance(value, torch.Tensor):
@@ -171,10 +170,10 @@ class _Pickler(cloudpickle.Pickler):
 
     def _meet_module_of(self, value: Any) -> None:
         """
-        Lets the classes and functions of a module that another process cannot import travel by value.
+        Registers a module that another process cannot import, so that its classes and functions are pickled by value.
 
-        Such are a module that a notebook or layoutdoctor made, one loaded from a file by its path, and one whose folder
-        is on ``sys.path`` no more. cloudpickle knows ``__main__`` only.
+        Examples are a module made by a notebook or by layoutdoctor, a module loaded from the path of a file, and a
+        module whose folder is no longer on ``sys.path``. By itself, cloudpickle does so only for ``__main__``.
         """
         if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
             return
@@ -189,30 +188,30 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Rebuilds objects around storages that are mapped from a file; a change to one stays in this process."""
+    """Rebuilds objects on storages that are mapped from a file; changes of a storage stay in this process."""
 
     def __init__(self, file: Any, flat: dict[int, torch.Tensor]) -> None:
         super().__init__(file)
         self._flat = flat
 
     def find_class(self, module: str, name: str) -> Any:
-        """What pickle asks for by name; functions that travel by value are made here."""
+        """Finds an object by name; functions that were pickled by value are made by ``_make_function`` of this file."""
         if (module, name) == ("cloudpickle.cloudpickle", "_make_function"):
             return _make_function
         return super().find_class(module, name)
 
     def persistent_load(self, place: Any) -> torch.TypedStorage:
-        """The storage of an identification."""
+        """Returns the storage for what ``persistent_id`` returned."""
         key, dtype = place
         return torch.TypedStorage(wrap_storage=self._flat[key].untyped_storage(), dtype=dtype, _internal=True)
 
 
 def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> types.FunctionType:
     """
-    A function that travelled by value, whose globals travelled with it.
+    Makes a function that was pickled by value, together with its globals.
 
-    They are in no module, so they have no name: dynamo would look them up in the module of that name, such as
-    ``__main__``, which is another one here.
+    These globals belong to no module, so ``__name__`` is removed from them. Otherwise, dynamo would look them up in the
+    module of that name, such as ``__main__``, which is a different module in this process.
 
     Source:
         ``cloudpickle.cloudpickle._make_function``; ``InstructionTranslatorBase.get_globals_source_and_value``,
@@ -238,7 +237,7 @@ def _dump(name: str, value: Any, what: str, pickler: _Pickler) -> None:
 
 
 def _place_of(culprit: object, holder: Any) -> str | None:
-    """The way to an object that cannot be pickled, such as ``model.blocks[1].lock``; None if it is not found."""
+    """Finds the path to an object that cannot be pickled, such as ``model.blocks[1].lock``; None if not found."""
     if isinstance(holder, dict):
         compilers = holder["compilers"].items()
         roots = [(f"the setting {name}.{key}", value) for name, held in compilers for key, value in held.items()]
@@ -250,10 +249,10 @@ def _place_of(culprit: object, holder: Any) -> str | None:
 
 def reduce(value: Any) -> Reduced | None:
     """
-    What pickle needs to build an object again, in the form ``__reduce__`` returns it; None to leave it to cloudpickle.
+    Reduces an object in the form of ``__reduce__``; returns None to leave the object to cloudpickle.
 
     Raises:
-        PicklingError: It is an open file, which cloudpickle would read to its end and take for text.
+        PicklingError: The object is an open file, which cloudpickle would read to its end and pickle as text.
     """
     if isinstance(value, types.CodeType):
         return _code_of_file, (value.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](value))
@@ -271,14 +270,14 @@ def reduce(value: Any) -> Reduced | None:
     if isinstance(value, functools._lru_cache_wrapper) and not _is_found_by_name(value):
         return _with_cache, (value.__wrapped__, value.cache_parameters())
     if type(value) is not types.ModuleType and isinstance(value, types.ModuleType) and is_importable(value):
-        return importlib.import_module, (value.__name__,)  # torch's settings are modules of a class of their own
+        return importlib.import_module, (value.__name__,)  # torch's config modules have a class of their own
     if isinstance(value, io.TextIOWrapper) and value not in (sys.stdin, sys.stdout, sys.stderr):
         raise pickle.PicklingError("it is an open file")
     return None
 
 
 def _code_of_file(file: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> types.CodeType:
-    """Code that travelled by value, in the file of its lines; cloudpickle 3.1.3 calls each file ``<dynamic-code>``."""
+    """Makes code that was pickled by value, with its file name; cloudpickle 3.1.3 names it ``<dynamic-code>``."""
     return make(*parts).replace(co_filename=file)
 
 
@@ -288,7 +287,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _place_in_module(function: types.FunctionType) -> tuple[types.ModuleType, str] | None:
-    """Where a function is found that another one made, such as ``functional.max_pool2d``: dynamo knows it there."""
+    """Finds module and name of a function made by another, such as ``functional.max_pool2d``; dynamo knows these."""
     module = sys.modules.get(function.__module__)
     if "<locals>" not in function.__qualname__ or module is None or not is_importable(module):
         return None
@@ -301,7 +300,7 @@ def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cal
 
 def _reduce_parametrized(module: nn.Module) -> Reduced:
     """
-    A module with parametrizations, such as weight_norm: its class is made for it alone and refuses to be pickled.
+    Reduces a module with parametrizations, such as weight_norm: torch makes a class for it that refuses pickling.
 
     Source:
         ``_inject_new_class``, ``_inject_property``, torch/nn/utils/parametrize.py, torch 2.7 to 2.13.
@@ -319,8 +318,7 @@ def _set_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
 
 class NoGuards(nn.Module):
     """
-    Takes the place of the checks that an exported program makes of its inputs, which are a function that only dynamo
-    can build.
+    Replaces the module that checks the inputs of an exported program, because only dynamo can build its function.
 
     Source:
         ``GuardsFn``, ``_convert_guards_code_to_fn``, torch/export/_unlift.py, torch 2.13; not in torch 2.7.
@@ -332,11 +330,11 @@ class NoGuards(nn.Module):
 
 def _reduce_graph_module(module: fx.GraphModule) -> Reduced:
     """
-    A graph module, as torch.fx or torch.export made it, node by node; torch's own way traces it again instead.
+    Reduces a graph module of torch.fx or torch.export node by node; torch's own reduction traces the module again.
 
     Source:
-        ``GraphModule.__reduce__``, torch/fx/graph_module.py; an exported program's module holds methods bound to
-        itself, which sends that way round in circles. ``_codegen`` says how inputs are unpacked; torch 2.7 to 2.13.
+        ``GraphModule.__reduce__``, torch/fx/graph_module.py; it never ends for the module of an exported program,
+        which holds methods bound to itself. ``_codegen`` defines how inputs are unpacked; torch 2.7 to 2.13.
     """
 
     def named(arguments: Any) -> Any:
@@ -351,7 +349,7 @@ def _reduce_graph_module(module: fx.GraphModule) -> Reduced:
 
 
 class _NodeName(str):
-    """Represents a node among another node's arguments; a plain string there is an argument of its own."""
+    """Represents a node in the arguments of another node; a plain ``str`` there is a string argument."""
 
     __slots__ = ()
 
@@ -378,7 +376,7 @@ def _set_graph_module(module: fx.GraphModule, state: Reduced) -> None:
 
 
 def is_importable(module: types.ModuleType) -> bool:
-    """Whether a process with the same ``sys.path`` finds this module under its name, and in the same file."""
+    """Whether a process with the same ``sys.path`` finds this module by its name, in the same file."""
     name, own = module.__name__, getattr(module, "__spec__", None)
     parent = sys.modules.get(name.rpartition(".")[0])
     if name.partition(".")[0] in sys.stdlib_module_names:
@@ -388,7 +386,7 @@ def is_importable(module: types.ModuleType) -> bool:
     if own is None:
         return parent is not None  # such as torch.ops: made by its package, which can be imported
     for finder in sys.meta_path:
-        with contextlib.suppress(Exception):  # a finder of the user's own; another one may know
+        with contextlib.suppress(Exception):  # a finder of the user may raise; another finder may know the module
             found = finder.find_spec(name, getattr(parent, "__path__", None))
             if found is not None:
                 return bool(found.origin == own.origin)

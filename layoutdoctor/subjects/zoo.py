@@ -1,4 +1,4 @@
-"""Models that a package defines, with random weights, and an input that each takes: timm, torchvision and the like."""
+"""Builds models of timm, torchvision, transformers and diffusers, with random weights and an example input."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.subjects.inputs import make_inputs, parse_input
 
 _BATCH_SIZE = 8
-# Small sizes of models that are made for a large GPU: what they are built with, and their inputs as --input takes them.
-# Channels are multiples of 32, for the group norms; numbers of frames are those that the temporal compression allows.
+# Small versions of diffusers models that are made for a large GPU: arguments of the class, and inputs as for --input.
+# Channels are multiples of 32, for the group norms; the temporal compression allows these numbers of frames.
 _SMALL: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = MappingProxyType(
     {
         "AutoencoderKL": (
@@ -60,15 +60,17 @@ def load_from_zoo(
     zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """
-    A model from a zoo with random weights, an example input (None unless one is needed), and notes.
+    Builds a model of a zoo with random weights; returns it with an example input and notes.
 
     Args:
-        name: The zoo's own name of the model; for transformers a model class, a config class or a local folder; for
-            diffusers a model class.
-        config: What to build it with, each as in ``key=value``.
+        zoo: Name of the package, such as ``timm``.
+        name: The zoo's name of the model. For transformers, a model class, a config class or a local folder; for
+            diffusers, a model class.
+        needs_input: Whether to make an example input; otherwise the returned input is None.
+        config: Options to build the model with, each in the form ``key=value``.
 
     Raises:
-        UsageError: The zoo knows no such model, or a configuration is not of this form.
+        UsageError: The zoo has no such model, or an option has another form.
         SubjectError: The zoo is not installed, or no example input is known.
     """
     options = dict(map(_parsed, config))
@@ -97,7 +99,7 @@ def load_from_zoo(
 
 
 def _parsed(text: str) -> tuple[str, Any]:
-    """A literal of Python, or else the text itself."""
+    """Splits ``key=value``; the value is read as a Python literal, or kept as text if it is none."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise UsageError(f"cannot read --config {text!r}: expected key=value, such as block_out_channels=(64,128)")

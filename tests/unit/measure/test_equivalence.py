@@ -172,6 +172,17 @@ def test_a_bias_in_front_of_a_batch_norm_may_differ_by_rounding(change: float, s
     assert check_equivalence(reference, results).status == status
 
 
+def test_a_large_gradient_of_the_models_own_parameter_hides_no_wrong_output() -> None:
+    model = nn.Conv2d(3, 4, 3)
+    with torch.no_grad():
+        model.weight.mul_(1e-6)
+        model.bias.zero_()  # type: ignore[union-attr]
+    subject = subject_from_python(model, X)
+    results = changed_output(results_of(subject, "training"), torch.zeros_like)
+
+    assert check_equivalence(reference_of(subject, "training"), results).status == "different"
+
+
 @pytest.mark.parametrize(("times", "status"), [(100, "equal"), (10_000, "different")])
 def test_a_sum_whose_terms_cancel_may_differ_by_what_another_order_makes_of_it(times: float, status: str) -> None:
     exact, eager = torch.full((4,), 1e-17, dtype=torch.float64), torch.full((4,), 2e-9)
