@@ -1,1 +1,1 @@
-"""The facts that follow from a recording; ``examine`` finds them the same way wherever it comes from, without torch."""
+"""Derives facts from recordings. ``examine`` does this in the same way for all sources of recordings, without torch."""

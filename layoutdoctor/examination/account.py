@@ -1,10 +1,10 @@
 """
 The account of a difference: which operations make one configuration slower than another, and by how many seconds.
 
-Kernels of both sides share a row if they run operations of the same module and line; a fused kernel joins the rows of
-all operations fused into it. Forward and backward have separate rows, and so have library calls and conversions. Time
-in a library's calls around its kernels has a row, and so has time in which no kernel runs. The last row is the rest, so
-that all rows sum to the measured difference.
+Kernels of the two configurations share a row if they run operations of the same module and line. A fused kernel joins
+the rows of all operations fused into it. Forward, backward, library calls and conversions have rows of their own. Two
+further rows are the time in library calls around their kernels, and the time between kernels. The last row is the rest:
+all rows together sum to the measured difference.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from layoutdoctor.units import sum_if_all_known
 from layoutdoctor.words import OWNER_WORDS, TENSOR_WORDS, count_of, distinct, plural
 
 _CALL = re.compile(r"conv|mm$|mv$|^addbmm|linear$|_linear_|matmul|inner_product|attention|rnn|lstm|gru")
-"""Operations that libraries run, by their base names and by the names of oneDNN's primitives."""
+"""Matches operations that libraries run, by their base names or by the names of oneDNN's primitives."""
 
 _MOVING = frozenset(
     "cat concat concatenate stack repeat repeat_interleave clone contiguous copy_ copy pad constant_pad_nd roll flip "
     "zeros zeros_like new_zeros full full_like fill fill_ zero_ zero".split()
 )
-"""Operations that move or set data and compute nothing, by the names of the user's calls and of ATen's."""
+"""Operations that move or set data and compute nothing; names of the user's calls and of ATen's operators."""
 _OF_ANY_OPERATION = ("operation", "generated_kernel", "missing_fusion")
 
 _LEAST_SHARE_OF_A_CALL = 0.03
 
 _MOST_ROWS = 30
 _SMALL_SHARE = 0.01
-"""Rows that contribute less than this share of the difference become one row."""
+"""Rows that contribute less than this share of the difference are merged into one row."""
 
 _Key = tuple[bool, str, str]
 """Whether a kernel runs in the backward, the kind of its place, and the place's name."""
@@ -64,10 +64,10 @@ _Key = tuple[bool, str, str]
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
-    The accounts that a user asks for: the baseline against the recommended, and against eager if eager is faster.
+    Returns the accounts of a diagnosis: the baseline against the recommended and against a faster eager configuration.
 
-    A pair is left out if the baseline is not slower, or if its kernels have no times. The sources of generated kernels
-    come from the graphs, if the graphs still hold them.
+    A pair is left out if the baseline is not slower, or if one of the two trials has no kernel times. The sources of
+    generated kernels are taken from the baseline's graphs, if these still hold them.
     """
     comparison = diagnosis.comparison
     if comparison is None:
@@ -85,13 +85,14 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
 
 def account(slower: Trial, faster: Trial) -> Account | None:
     """
-    The account of the difference between two trials; None if one has no times of its call or of its kernels.
+    Returns the account of the difference between two trials.
 
     Args:
-        slower: The trial whose call takes longer; if its call is faster, the rows sum to a negative time.
+        slower: The trial whose call takes longer. If its call is the shorter one, the rows sum to a negative time.
 
     Returns:
-        The last row is ``outside_kernels``: the rest of the measured difference.
+        The account; its last row, ``outside_kernels``, is the rest of the measured difference. None if a trial has no
+        time of its call or no times of its kernels, or if both are the same trial.
     """
     sides = _sides_of(slower, faster)
     if sides is None:
@@ -108,16 +109,17 @@ def account(slower: Trial, faster: Trial) -> Account | None:
 
 def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
     """
-    As ``account``, of the convolutions alone: a row for each place, with the time of the conversions that they need.
+    Returns an account of the convolutions alone: one row for each place, including its conversions.
 
-    The rows do not sum to the difference of the calls, and none is left out. None also if no convolution has a kernel.
+    The rows do not sum to the difference of the calls, and small rows are kept. None for the same reasons as in
+    ``account``, or if no convolution has a kernel.
     """
     sides = _sides_of(slower, faster)
     if sides is None:
         return None
     rows = []
     for group in _with_calls_in_order(_connected(*sides)):
-        # The convolutions that these kernels run, each with its graph; and the conversions at them, or made for them.
+        # own: the convolutions that each side's kernels run. needed: the conversions inside or required by these.
         own = [
             {(p.kernel.graph, node.name) for p in side for node in p.nodes if convolves(node.target)} for side in group
         ]
@@ -131,7 +133,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
 
 
 def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:
-    """A row with the time of conversions added on both sides, and with their number."""
+    """Adds the times of conversions to both sides of a row, and the number of conversions to its detail."""
     times = [sum(conversion.seconds or 0.0 for conversion in side) for side in (slow, fast)]
     counts = [launch_count(side) for side in (slow, fast)]
     return msgspec.structs.replace(
@@ -146,7 +148,7 @@ def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequenc
 @dataclass
 class _Piece:
     """
-    A kernel, and its time without the conversions in it.
+    A kernel, and its time without the conversions that are part of it.
 
     Attributes:
         layout: Layout of an operation's first input, or of the largest buffer that a generated kernel writes.
@@ -174,7 +176,7 @@ class _Piece:
 
     @property
     def locations(self) -> list[SourceLocation]:
-        """The places of its operations, the one that writes most first."""
+        """The places of the kernel's operations; the operation with the largest result comes first."""
         ordered = sorted(self.nodes, key=lambda node: -(tensor_bytes(node.layout, node.dtype) or 0))
         return list(dict.fromkeys(node.location for node in ordered if node.location is not None))
 
@@ -184,7 +186,7 @@ class _Piece:
 
     @property
     def keys(self) -> list[_Key]:
-        """The places of the kernel: modules and lines, else operations; library calls have places of their own."""
+        """The places of the kernel: module and line, or else the operation; library calls have separate places."""
         if not self.nodes:
             return [(self.backward, "operation", name) for name in self.operations] or [(False, "alone", str(id(self)))]
         kind = "" if self.call is None else "call "
@@ -197,17 +199,17 @@ class _Piece:
 
 
 def _operation(node: FxNode) -> str:
-    """The function on the user's line; for operations that autograd adds, the operator's own name."""
+    """The name of the function that the user called; of the operator itself if autograd added the operation."""
     return base_name(node.called or node.target)
 
 
 class _Side(NamedTuple):
     """
-    One configuration.
+    One of the two configurations of an account.
 
     Attributes:
         seconds: The time of a call.
-        conversions: Conversions with a time of their own, True for those in the backward.
+        conversions: Conversions whose time is known, each after a bool: True if it runs in the backward.
     """
 
     name: str
@@ -217,7 +219,7 @@ class _Side(NamedTuple):
 
 
 def _sides_of(slower: Trial, faster: Trial) -> tuple[_Side, _Side] | None:
-    """Both configurations; None if they are one, or one has no times of its call or of its kernels."""
+    """Both configurations; None if they are the same trial, or if one lacks the time of its call or its kernels."""
     slow, fast = _side_of(slower), _side_of(faster)
     return None if slow is None or fast is None or slower is faster else (slow, fast)
 
@@ -250,18 +252,19 @@ def _side_of(trial: Trial) -> _Side | None:
         piece or _called(kernel, graphs.get(str(kernel.graph)), nodes.get(str(kernel.graph), {}))
         for piece, kernel in zip(pieces, summary.kernels, strict=True)
     ]
-    split_off = list(_split_off(trial, found, writers))  # takes their times from those of the kernels
+    split_off = list(_split_off(trial, found, writers))  # subtracts their times from those of the kernels
     return _Side(trial.name, measurement.median_seconds, found, split_off)
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
     """A generated kernel; its places are those of the operations that are fused into it."""
-    # A buffer that is part of a concatenation also has the concatenation's place: no kernel writes the whole.
+    # A buffer that is part of a concatenation also has the concatenation's place: no kernel writes the whole result.
     wholes = {buffer.alias_of for buffer in buffers} - {None}
     parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
     names = (name for buffer in (*buffers, *parents) for name in buffer.origins)
     origins = [nodes[name] for name in distinct(names) if name in nodes]
-    # A kernel that only prepares the input of a library call has this call as origin; a constant's line says nothing.
+    # Operations that compute come first: the line of a constant says nothing, and a kernel that only prepares the
+    # input of a library call has this call as its origin.
     own = [node for node in origins if _is_computed(node)]
     called = [node for node in origins if node.op == "call_function"]
     largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
@@ -281,7 +284,7 @@ def _is_computed(node: FxNode) -> bool:
 
 
 def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) -> _Piece:
-    """An operation of ATen or a library's primitive; its place is the line that called it."""
+    """A kernel of an ATen operation or of a library's primitive; its place is the line that called it."""
     node = nodes.get(str(kernel.node))
     backward = kernel.backward or (graph is not None and graph.direction == "backward")
     if node is None or graph is None:
@@ -307,7 +310,7 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
 
 
 def _layout_read(graph: Graph, node: FxNode, traced: Layout | None) -> Layout | None:
-    """The layout of the buffer that a compiled call reads: the compiler may have changed the traced one."""
+    """The layout of the buffer that a compiled call reads, which may differ from the traced layout; else ``traced``."""
     reads = {name for one in graph.buffers if one.is_extern and one.source_node == node.name for name in one.reads}
     made = (one.layout for one in graph.buffers if one.name in reads)
     return next((layout for layout in made if layout and traced and layout.shape == traced.shape), traced)
@@ -316,7 +319,12 @@ def _layout_read(graph: Graph, node: FxNode, traced: Layout | None) -> Layout | 
 def _split_off(
     trial: Trial, pieces: Sequence[_Piece], launches: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[bool, Conversion]]:
-    """The conversions whose time is part of a kernel's time, which is reduced by it; True for those in the backward."""
+    """
+    Subtracts the times of conversions from the times of the kernels that contain them.
+
+    Yields:
+        Whether the conversion runs in the backward, and the conversion.
+    """
     waiting: dict[Hashable, list[_Piece]] = defaultdict(list)
     for piece in pieces:
         kernel = piece.kernel
@@ -347,7 +355,7 @@ def _taken(piece: _Piece, conversion: Conversion) -> tuple[bool, Conversion]:
 
 
 def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
-    """One row for the conversions of each kind of tensor and each owner, forward and backward apart."""
+    """Makes one row for each kind of tensor and each owner of the conversions, in the forward and in the backward."""
     groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
     for age, side in enumerate((slower, faster)):
         for backward, conversion in side.conversions:
@@ -373,7 +381,7 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
 
 
 def _host_rows(slower: Trial, faster: Trial) -> Iterator[AccountRow]:
-    """The time of the host alone: around the kernels of a library's calls, and between kernels."""
+    """Makes rows for time in which no kernel runs: in library calls around their kernels, and between kernels."""
     of: tuple[tuple[AccountKind, str], ...] = (
         ("around_kernels", "around_seconds"),
         ("between_kernels", "between_seconds"),
@@ -385,15 +393,15 @@ def _host_rows(slower: Trial, faster: Trial) -> Iterator[AccountRow]:
 
 
 _Group = tuple[list[_Piece], list[_Piece]]
-"""The pieces of both sides at one place."""
+"""The pieces of the slower and of the faster configuration that share a place."""
 
 
 def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterator[AccountRow]:
     """
-    One row for each place; library calls that only one side has share a row.
+    Makes one row for each place; library calls that only one side has share a row.
 
-    Places that are alike, such as one in every layer, share a row as well: equal operations that only one side fuses,
-    and library calls that run the same two implementations.
+    Similar places, such as the same place in every layer, also share a row: places with equal operations that only one
+    side fuses, and places with library calls that run the same implementation on each side.
     """
     alone: list[AccountRow] = []
     alike: dict[Hashable, list[_Group]] = defaultdict(list)
@@ -420,9 +428,10 @@ def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    The groups; library calls alone at their place are paired in order if both sides have equally many of a shape.
+    Pairs library calls that have no counterpart at their place, in order; other groups stay as they are.
 
-    The places of such calls differ because a call has the place of the last operation fused into it.
+    Calls are paired if both sides have the same number of calls with one output shape. Their places differ because a
+    call has the place of the last operation fused into it.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
@@ -431,7 +440,7 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
         if group[1 - age] or not all(map(_is_call, group[age])):
             found.append(group)
             continue
-        # One place has several calls if they share an activation module; one call may run several primitives.
+        # A place has several calls if the calls share an activation module. A call may run several primitives.
         for _, call in itertools.groupby(sorted(group[age], key=_position), _position):
             pieces = list(call)
             left[pieces[0].backward, pieces[0].call and pieces[0].call[0]][age].append(pieces)
@@ -453,8 +462,8 @@ def _is_call(piece: _Piece) -> bool:
 
 
 def _connected(*sides: _Side) -> list[_Group]:
-    """Pieces that share a place, directly or through others."""
-    import networkx as nx  # late: a trace does not need it
+    """Groups the pieces that share a place, directly or through other pieces."""
+    import networkx as nx  # late: no trace needs networkx
 
     graph = nx.Graph()
     for piece in itertools.chain(*(side.pieces for side in sides)):
@@ -468,7 +477,7 @@ def _connected(*sides: _Side) -> list[_Group]:
 
 
 def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
-    """The row of one place, or of several that are alike."""
+    """Makes the row of one place, or of several similar places."""
     slow, fast = ([piece for group in groups for piece in group[age]] for age in (0, 1))
     times = [sum(piece.seconds for piece in side) for side in (slow, fast)]
     is_dearer = times[0] >= times[1]
@@ -477,7 +486,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
     named = [piece for piece in slow if _is_call(piece)]
     generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
-    # The slower side names a library call: on the faster side, it may have the name of an operation fused into it.
+    # A library call is named by the slower side: the faster side may name an operation that is fused into the call.
     operations = tuple(distinct(name for piece in (named or first) for name in piece.operations))
     kind = _kind(dear, cheap, layouts)
     return AccountRow(
@@ -505,7 +514,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     if any(map(_is_call, dear)):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
         if falls_back == [True, False] and cheap:
-            return "implementation"  # in any layout: no library took the convolution
+            return "implementation"  # whatever the layouts are: no library ran the convolution
         if is_another_layout:
             return "layout"
         codes = [
@@ -521,7 +530,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
 
 
 def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> bool:
-    """Whether the longest kernels have one shape, and both sides have no memory format of this shape in common."""
+    """Whether the longest kernels of both sides have the same shape, but no memory format of this shape in common."""
     slow, fast = layouts
     if slow is None or fast is None or slow.shape != fast.shape:
         return False
@@ -531,7 +540,7 @@ def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layou
 
 
 def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
-    """The most expensive first, without the negligible steps of a library call (``aten::_nnpack_available``)."""
+    """Names of kernels, the longest first, without negligible steps of library calls (``aten::_nnpack_available``)."""
     least = _LEAST_SHARE_OF_A_CALL * sum(piece.seconds for piece in pieces)
     for piece in sorted(pieces, key=lambda piece: -piece.seconds):
         if piece.is_generated or piece.seconds >= least:
@@ -541,10 +550,10 @@ def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
 
 def _without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
     """
-    The rows, the largest contribution first.
+    Sorts rows by their contribution, the largest first, and merges small ones.
 
-    Small rows with the same operations are added up in one row; those that are still small in one more, except those of
-    conversions.
+    Small rows with the same operations become one row. All rows that are still small become one last row. Rows of
+    conversions are never merged.
     """
     least = _SMALL_SHARE * abs(difference)
     large, alike = [], defaultdict(list)
@@ -562,7 +571,7 @@ def _without_small(rows: Iterable[AccountRow], difference: float) -> list[Accoun
 
 
 def _added(rows: Sequence[AccountRow]) -> AccountRow:
-    """Rows of one kind with the same operations at several places as one row, with the places of the largest first."""
+    """Merges rows of one kind with the same operations into one row; the places of the largest row come first."""
     ordered = sorted(rows, key=lambda row: -abs(row.seconds))
     if len(ordered) == 1:
         return ordered[0]
@@ -581,14 +590,14 @@ def _added(rows: Sequence[AccountRow]) -> AccountRow:
 
 
 def _weight(row: AccountRow) -> float:
-    """Seconds that decide whether a row is shown: its contribution, or the larger side of a row that is not aligned."""
+    """Seconds that decide whether a row is shown: its contribution; for ``not_aligned``, the longer of both times."""
     if row.kind == "not_aligned":
         return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
     return abs(row.seconds)
 
 
 def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
-    """One row for several rows that have nothing in common."""
+    """Merges several rows that have nothing in common into one row."""
     return AccountRow(
         kind=kind,
         seconds=sum(row.seconds for row in rows),

@@ -1,7 +1,7 @@
 """
-The conversions of a trial, with their costs and places; and whether layouts can matter to a model at all.
+Lists and sums of the conversions of a trial. Also decides whether layouts can matter to a model at all.
 
-Rules and reports both take these sums from here, so that they cannot disagree.
+Rules and reports both call these functions, so that their numbers agree.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from layoutdoctor.examination.graphs.layout_agnostic import convolves, strided_n
 from layoutdoctor.units import format_share, sum_if_all_known
 
 IRRELEVANT_SHARE = 0.02
-"""Conversions that take less of the kernel time than this cannot be worth a change of layout."""
+"""Conversions that take a smaller share of the kernel time are not worth a change of layout."""
 
 
 Number = TypeVar("Number", int, float)
 
 
 def listed_conversions(trial: Trial) -> tuple[Conversion, ...]:
-    """The conversions in the kernel list of a trial; none if it was not recorded."""
+    """The conversions in the kernel list of a trial; empty if no kernel list was recorded."""
     return () if trial.kernels is None else trial.kernels.conversions
 
 
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """Every conversion of a trial that changes a layout, fused ones too, each once; the kernel list's come first."""
+    """Every conversion of a trial that changes a layout, also fused ones, each once; those of the kernel list first."""
     found: dict[str, Conversion] = {}
     for conversion in (*listed_conversions(trial), *(c for graph in trial.graphs for c in graph.conversions)):
         if conversion.direction != "none":
@@ -38,13 +38,17 @@ def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """The conversions of a call that change a layout, without those fused into a kernel that computes as well."""
+    """
+    The conversions of a call that change a layout.
+
+    Left out are conversions fused into a kernel that also computes, and those in graphs that a recompile replaced.
+    """
     replaced = _replaced_conversions(trial)
     return tuple(c for c in all_conversions_of(trial) if not c.fused and c.id not in replaced)
 
 
 def _replaced_conversions(trial: Trial) -> set[str]:
-    """The conversions in graphs that a later compile of the same code replaced: no kernel of them ran in the call."""
+    """Ids of the conversions in graphs that a recompile replaced: no kernel of these graphs ran in the call."""
     ran = {kernel.graph for kernel in (trial.kernels.kernels if trial.kernels is not None else ())} - {None}
     if not trial.recompile_count or not ran:
         return set()
@@ -70,7 +74,7 @@ def sum_of_known(values: Iterable[Number | None]) -> Number | None:
 
 
 def sum_seconds(conversions: Iterable[Conversion]) -> float | None:
-    """The time of all conversions; None if the time of one is not known, 0 if there is no conversion."""
+    """The time of all conversions; None if any of their times is not known, 0 if there is no conversion."""
     return sum_if_all_known(0.0, *(conversion.seconds for conversion in conversions))
 
 
@@ -78,9 +82,10 @@ def parts_of_pairs(
     pairs: Sequence[RedundantPair], conversions: Iterable[Conversion]
 ) -> Sequence[RedundantPair] | Sequence[Conversion]:
     """
-    The parts whose costs add up to the cost of round trips: the pairs; if two share a conversion, each conversion once.
+    Splits round trips into parts whose costs can be added up.
 
-    The time of a pair leaves out conversions fused into a kernel that computes as well: they have no time of their own.
+    The parts are the pairs. If two pairs share a conversion, the parts are the conversions of all pairs, each once. The
+    time of a pair leaves out conversions fused into a kernel that also computes: they have no time of their own.
     """
     ids = [id_ for pair in pairs for id_ in (pair.first, *pair.also, pair.second)]
     once = dict.fromkeys(ids)
@@ -89,7 +94,7 @@ def parts_of_pairs(
 
 
 def launch_count(conversions: Iterable[Conversion]) -> int:
-    """The number of launches: larger than the number of conversions only if a table of totals was read."""
+    """The number of launches of conversions; only a table of totals has several launches in one conversion."""
     return sum(conversion.count for conversion in conversions)
 
 
@@ -103,7 +108,7 @@ def count_by_tensor(conversions: Iterable[Conversion]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Hotspot:
-    """A module and line of the model, with the cost of what was recorded there, as far as it is known."""
+    """A module and line of the model, with the known cost of the conversions or round trips there."""
 
     module: str | None
     location: SourceLocation | None
@@ -112,7 +117,11 @@ class Hotspot:
 
 
 def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Hotspot]:
-    """Conversions or round trips added up by module and line, the dearest first; those with neither are left out."""
+    """
+    Adds up conversions or round trips by module and line, the most expensive first.
+
+    A conversion or round trip with neither module nor line is left out.
+    """
     groups: dict[tuple[str | None, SourceLocation | None], list[Conversion | RedundantPair]] = defaultdict(list)
     for one in costs:
         if one.module is not None or one.location is not None:
@@ -125,7 +134,7 @@ def places_of(costs: Iterable[Conversion | RedundantPair]) -> list[Hotspot]:
 
 
 def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
-    """The conversion that takes most time, or moves most bytes if times are not known; None if there is none."""
+    """The conversion that takes most time, or moves most bytes if times are not known; None without conversions."""
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
 
 
@@ -133,7 +142,7 @@ def conversion_share(trial: Trial | None) -> float | None:
     """
     The time of all counted conversions over the time of all kernels.
 
-    None unless kernels and graphs were recorded in full and every counted conversion has a time: unknown is not zero.
+    None unless kernels and graphs were recorded completely and every counted conversion has a known time.
     """
     if trial is None or trial.kernels is None or not trial.kernels.seconds or not trial.kernels.is_complete:
         return None
@@ -144,16 +153,16 @@ def conversion_share(trial: Trial | None) -> float | None:
 
 
 def convolution_seconds(kernels: KernelSummary) -> float | None:
-    """Time of all kernels that ran for a convolution, its conversions included; None if not known."""
+    """Time of all kernels that ran for convolutions, including conversions for them; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
-    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name says more
+    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name lists more
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return sum_if_all_known(0.0, *own) if kernels.kernels else None
 
 
 def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
-    """Those whose time is a part of the convolution time: in a log, those beside a convolution that fits."""
+    """The conversions whose time is part of the convolution time; in a log, those next to a fitting convolution."""
     if not kernels.convolution_count:
         return ()
     if "onednn_log" in kernels.sources:
@@ -162,7 +171,7 @@ def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """The number of convolutions: the largest that any trial or the modules show; None if nothing was recorded."""
+    """The number of convolutions: the largest count of any trial or of the modules; None if nothing was recorded."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:
@@ -171,7 +180,7 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
 
 
 def irrelevance(diagnosis: Diagnosis) -> str | None:
-    """Why layouts do not matter to this model; None if they may, or if too little was recorded to say so."""
+    """The reason why layouts do not matter to this model; None if they may matter, or too little was recorded."""
     comparison = diagnosis.comparison
     if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
         return None

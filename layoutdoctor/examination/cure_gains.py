@@ -1,4 +1,4 @@
-"""How much a cure can save, from the bytes that it is about: a bound, before anything is compiled for it."""
+"""An upper bound on the time that a cure can save, from the bytes that copies move; known before any compile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COPIES_ONLY = frozenset({"autocast-dtype", "channels-last-cat", "without-contigu
 """
 Cures that save copies and change nothing else.
 
-The others run other code for an operation, so that bytes say nothing about their gain.
+Other cures run different code for an operation: the bytes that copies move do not bound their gain.
 """
 _THERE_AND_BACK = 2
 _SLOWEST_COPY = 4
-"""A conversion, whose reads or writes stride, takes at most so many times as long as a plain copy of its bytes."""
+"""A conversion, with its strided reads or writes, takes at most this many times as long as a plain copy."""
 
 
 def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> float | None:
@@ -27,11 +27,11 @@ def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: f
 
     Args:
         cure: Name of the cure.
-        bytes_moved: Read and written by the copies that it is about; each may be converted back.
+        bytes_moved: Bytes read and written by the copies that the cure saves; each copy may be converted back later.
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
 
     Returns:
-        None if nothing bounds it: the cure changes more than copies, or a number is not known.
+        A share from 0 to 1; None without a bound: the cure changes more than copies, or a number is not known.
     """
     if cure not in COPIES_ONLY or not bandwidth or not call_seconds or not bytes_moved:
         return None

@@ -1,9 +1,9 @@
 """
-``examine`` derives facts from a recording: a live CPU, a live GPU, a GPU that is not there, a trace, a table or a log.
+``examine`` derives facts from a recording of any source: a CPU, a GPU, an absent GPU, a trace, a table or a log.
 
-It finds the conversions of the graphs, joins the kernel list with the graphs, and finds the cost, owner and place of
-each conversion, the round trips, and the costs of layout breakers. If one step fails, only its own facts are missing.
-``diagnosis_of`` combines the facts of all recordings of one diagnosis.
+It finds the conversions of the graphs and joins the kernel list with the graphs. Then it finds the cost, owner and
+place of each conversion, the round trips, and the costs of layout breakers. If a step fails, only the facts of this
+step are missing. ``diagnosis_of`` combines the facts of all recordings of one diagnosis.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Examined(Record, frozen=True, kw_only=True):
 
 def examine(recording: Recording, call_seconds: Seconds | None = None) -> Examined:
     """
-    Everything that a recording proves about layouts.
+    Derives everything that a recording proves about layouts.
 
     Args:
-        call_seconds: Time of a call, which the times of kernels are shares of; None leaves them as they were recorded.
+        call_seconds: Time of a call, to which the times of kernels are scaled; None keeps their recorded times.
     """
     if recording.totals is not None:
         return Examined(kernels=summarize_table(recording.totals))
@@ -91,7 +91,7 @@ def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
     try:
         if not is_eager:
             graphs = with_graph_conversions(graphs, len(recording.trial.graph_break_reasons))
-    except Exception as error:  # the kernel list does not need them
+    except Exception as error:  # the kernel list can be made without these conversions
         lacks.append(Lack(part="conversions", reason=f"conversions were not looked for: {first_line(error)}"))
     try:
         if recording.iterations:
@@ -101,7 +101,7 @@ def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
     try:
         if recording.was_profiled:
             graphs, pairs = _proved(graphs, kernels.conversions if kernels is not None else (), is_eager=is_eager)
-    except Exception as error:  # what was recorded stays
+    except Exception as error:  # graphs and kernel list are kept
         lacks.append(Lack(part="round_trips", reason=f"round trips were not looked for: {first_line(error)}"))
     return Examined(graphs=graphs, kernels=kernels, redundant_pairs=pairs, lacks=tuple(lacks))
 
@@ -109,7 +109,7 @@ def _of_graphs(recording: Recording, call_seconds: Seconds | None) -> Examined:
 def _ran(
     recording: Recording, graphs: tuple[Graph, ...], call_seconds: Seconds | None, *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], KernelSummary]:
-    """The graphs with the conversions that ran, and the kernel list in the order of the quietest iteration."""
+    """The graphs with the conversions that ran, and the kernel list, ordered as in the least busy iteration."""
     iterations = sorted(recording.iterations, key=busy_time)
     iteration, shares = iterations[0], Shares(iterations, call_seconds)
     events, log = shares.of_kernels(), shares.of_primitives()
@@ -124,7 +124,7 @@ def _ran(
         graphs = (align_eager(tree, graphs[0]),)
     seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
-        shares.set_times(tree)  # late: primitives are placed by the quietest iteration's own times
+        shares.set_times(tree)  # after place_primitives, which needs the recorded times
         kernels = summarize_host(tree, events, log, unplaced, lacks)
         if shares.between_seconds is not None:
             around = max(0.0, working_seconds(tree) - (kernels.seconds or 0.0))
@@ -146,13 +146,13 @@ def _ran(
 def _proved(
     graphs: tuple[Graph, ...], library: Sequence[Conversion], *, is_eager: bool
 ) -> tuple[tuple[Graph, ...], tuple[RedundantPair, ...]]:
-    """The graphs with the costs of their breakers, and the round trips."""
+    """Finds the round trips, and returns the graphs with the costs of their layout breakers and these round trips."""
     from layoutdoctor.examination.graphs.round_trips import redundant_pairs  # late: a trace needs no networkx
 
     in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
     known = (*library, *in_graphs)
     in_order: Sequence[Conversion] = library
-    if is_eager and graphs:  # the copies of ATen as well, in the order of the operations that ran them
+    if is_eager and graphs:  # also the copies of ATen, sorted by the operations that ran them
         order = {node.name: position for position, node in enumerate(graphs[0].nodes)}
         in_order = sorted(known, key=lambda conversion: order.get(str(conversion.node), len(order)))
     pairs = redundant_pairs(graphs, in_order)
@@ -161,11 +161,11 @@ def _proved(
 
 def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     """
-    The diagnosis that recordings belong to, without findings.
+    Makes a diagnosis from its recordings, without findings.
 
     Args:
-        recordings: At least one, all of one diagnosis, each configuration once. Configurations without a recording
-            get no trial.
+        recordings: One or more recordings of one diagnosis, each of another configuration. A configuration without a
+            recording gets no trial.
     """
     head = recordings[0].head
     by_name = {recording.name: recording for recording in recordings}
@@ -189,7 +189,7 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     trials = tuple(_without_sources(trial) for trial in trials)
     try:
         return msgspec.structs.replace(diagnosis, trials=trials, accounts=accounts_of(diagnosis))
-    except Exception as error:  # what was measured and proved stays
+    except Exception as error:  # measurements and other facts are kept
         note = f"where the difference goes was not looked for: {first_line(error)}"
         subject = msgspec.structs.replace(diagnosis.subject, notes=(*diagnosis.subject.notes, note))
         return msgspec.structs.replace(diagnosis, trials=trials, subject=subject)
@@ -212,7 +212,7 @@ def _trial(
             missing = f"the same as {seen.same_as}, of which no recording was given"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
-        # The other trial's facts hold for this one; its measurement is not copied, and nodes are not saved twice.
+        # The other trial's facts hold for this trial too. The measurement is not copied, and nodes are not saved twice.
         twin = known[seen.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
@@ -227,7 +227,7 @@ def _trial(
 
 
 def concluded(seen: Observed, call_seconds: Seconds | None = None) -> Trial:
-    """A trial with all that was observed, and the time of a call."""
+    """Makes a trial from everything that was observed, and the time of a call."""
     facts = {name: getattr(seen, name) for name in Observed.__struct_fields__ if name != "measurement"}
     if seen.measurement is None or call_seconds is None:
         return Trial(**facts)

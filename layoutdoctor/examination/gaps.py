@@ -1,4 +1,4 @@
-"""How far a trial was examined for round trips: finding no round trip proves nothing if a part was not recorded."""
+"""The parts of a trial that were not examined for round trips: a round trip in such a part would not be found."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from layoutdoctor.words import RAN_AS_EAGER
 @dataclass(frozen=True)
 class Examination:
     """
-    How far a trial was examined. Without blockers and gaps, finding no round trip means that there is none.
+    The completeness of a trial's examination. A trial without blockers, gaps and found round trips has no round trip.
 
     Attributes:
-        blockers: Why nothing can be said about the trial.
-        gaps: The parts that were not recorded or not understood, so that a round trip there would not be seen.
+        blockers: Reasons why nothing can be said about the trial.
+        gaps: Parts that were not recorded or not understood; a round trip there would not be found.
     """
 
     blockers: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Examination:
 
 
 def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
-    """How far the trial of a configuration was examined for round trips."""
+    """Finds out how completely the trial of a configuration was examined for round trips."""
     trial = diagnosis.find_trial(name)
     if trial is None:
         tried = ", ".join(other.name for other in diagnosis.trials) or "nothing"
@@ -35,7 +35,7 @@ def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
             return Examination(blockers=(f"it is the same as {trial.same_as}, which has no result",))
         trial = twin
     blockers = tuple(_blockers(trial))
-    if blockers or trial.kernels is None:  # without kernels there is a blocker
+    if blockers or trial.kernels is None:  # a missing kernel list is a blocker already
         return Examination(blockers)
     return Examination(gaps=tuple(dict.fromkeys(_gaps(trial, trial.kernels))))
 
@@ -76,7 +76,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
-    unplaced = sum(  # it is not known which value they converted, so no pair with them can be proved
+    unplaced = sum(  # their converted value is not known, so they cannot be part of a proved pair
         None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
         for conversion in kernels.conversions
     )
@@ -88,7 +88,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
 
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:
-    """Whether a trial was recorded from all sources of another one: anything absent from its record did not run."""
+    """Whether a trial was recorded from all sources of another trial, so that whatever it lacks did not run."""
     kernels, sources = trial.kernels, set(other.kernels.sources) if other.kernels is not None else set()
     is_listed = kernels is not None and kernels.count > 0 and sources <= set(kernels.sources)
     return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

@@ -1,4 +1,4 @@
-"""The layout of a node or buffer, as a value also if it was not recorded."""
+"""The layout of a node or buffer, with a value that means that no layout was recorded."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ UNKNOWN = Layout((), None, ())
 
 
 def layout_or_unknown(value: FxNode | Buffer | None) -> Layout:
-    """The layout of a node or buffer; ``UNKNOWN`` if it was not recorded, or there is no such value."""
+    """The layout of a node or buffer; ``UNKNOWN`` if it was not recorded, or if ``value`` is None."""
     return UNKNOWN if value is None or value.layout is None else value.layout

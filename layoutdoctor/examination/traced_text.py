@@ -18,7 +18,7 @@ _CONSTANT = re.compile(
     r"torch\.(b?float\d+\w*|complex\d+|u?int\d+|bool|strided|channels_last(_3d)?|(contiguous|preserve)_format)"
 )
 _WORDS = re.compile(r"[\w ,.:>-]{0,80}", re.ASCII)
-"""Names of modes, dtypes and devices, and equations of einsum; nothing with a slash, as in a path."""
+"""Matches names of modes, dtypes and devices, and equations of einsum. A path does not match: it has a slash."""
 
 _PARTS = (
     *(ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.keyword, ast.Subscript, ast.Tuple, ast.List, ast.Slice),
@@ -30,7 +30,7 @@ def needs_torch_alone(text: str) -> bool:
     """
     Whether a text is one function that calls only torch's functions, ``slice``, and methods of its own variables.
 
-    A saved record may come from anybody, and its text is written into a script: it must not call anything else.
+    A saved record may come from anybody, and its text is written into a script: the text must not call anything else.
     """
     if not (text.isascii() and text.replace("\n", "").isprintable()):
         return False

@@ -8,7 +8,7 @@ from layoutdoctor.diagnosis import FxNode, SourceLocation
 
 
 class Where(NamedTuple):
-    """Node, operation, line and module, as the fields of ``Conversion`` have them; None for what is not known."""
+    """Node, operation, line and module, as in the fields of ``Conversion``; None for each that is not known."""
 
     node: str | None = None
     op: str | None = None
@@ -18,9 +18,9 @@ class Where(NamedTuple):
 
 def where(node: FxNode | None, op: str | None = None) -> Where:
     """
-    The place of a node, which may not be known.
+    The place of a node; without a node, only the operation is known.
 
     Args:
-        op: The operation that ran; None for the node's own.
+        op: The operation that ran; None for the node's target.
     """
     return Where(op=op) if node is None else Where(node.name, op or node.target, node.location, node.module)

@@ -1,1 +1,1 @@
-"""The configuration to use, and the lines to paste that apply it."""
+"""Chooses the configuration to use, and makes the lines to paste that apply it."""

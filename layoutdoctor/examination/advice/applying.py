@@ -1,9 +1,9 @@
-"""How a configuration is applied: as lines to paste, and as options of the compiler."""
+"""Applies a configuration: makes lines to paste, and options of the compiler."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping  # a call is read from messages, by its annotations
+from collections.abc import Mapping  # needed at run time: calls are decoded from messages by annotation
 from typing import NamedTuple
 
 from layoutdoctor.diagnosis import Configuration
@@ -13,13 +13,13 @@ from layoutdoctor.diagnosis.subject import FormatChoice, OptionValue
 
 class ModelCall(NamedTuple):
     """
-    How the user's code calls the model.
+    The call of the model in the user's code.
 
     Attributes:
         ranks: Number of dimensions of each tensor that can be assigned to, by its name: ``x``, ``batch['image']``.
         unassignable: Arguments with 4-D or 5-D tensors in a container that cannot be assigned to, such as a tuple.
-        has_modes: False if ``model.eval()`` raises, as that of an exported program does.
-        places: Index among all tensors of each of those in ``ranks``; empty if these are all.
+        has_modes: Whether ``model.eval()`` works; it raises for an exported program.
+        places: Index of each tensor in ``ranks`` among all tensors; empty if ``ranks`` contains all tensors.
     """
 
     text: str
@@ -59,8 +59,8 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
     The value of ``torch.compile(options=...)``.
 
     Returns:
-        Inductor's option names and values. Freezing is never among them: dynamo reads it from the global setting
-        before options apply, so it goes through ``global_options``.
+        Inductor's option names and values, without ``freezing``: dynamo reads this option from the global setting
+        before options apply, so it is in ``global_options``.
     """
     options: dict[str, OptionValue] = {}
     if configuration.layout_optimization in ("off", "on", "forced"):
@@ -72,7 +72,7 @@ def effective_options(configuration: Configuration) -> dict[str, OptionValue]:
 
 
 def compile_words(configuration: Configuration) -> str:
-    """The arguments of ``torch.compile`` as code: ``mode="reduce-overhead", dynamic=True``; empty if there are none."""
+    """The arguments of ``torch.compile`` as code: ``mode="reduce-overhead", dynamic=True``; may be empty."""
     arguments = dict(configuration.compile_arguments)
     effective = effective_options(configuration)
     # torch.compile takes a mode or options
@@ -83,7 +83,7 @@ def compile_words(configuration: Configuration) -> str:
 
 def global_options(configuration: Configuration) -> dict[str, OptionValue]:
     """
-    Options that have to be patched into Inductor's global settings around the first call.
+    Options that must be patched into Inductor's global settings around the first call.
 
     Source:
         ``is_parameter_freezing`` in torch/_dynamo reads ``torch._inductor.config.freezing`` while tracing, torch 2.13:
@@ -163,7 +163,7 @@ def _input_lines(configuration: Configuration, call: ModelCall) -> list[str]:
 
 
 def _listed(options: Mapping[str, OptionValue], mode: OptionValue) -> list[str]:
-    """Options as the entries of a dict in code, after the options of a mode if there is one."""
+    """Options as the entries of a dict in code; the options of a mode come first, if a mode is given."""
     of_mode = [] if mode is None else [f"**torch._inductor.list_mode_options({_value(mode)})"]
     return of_mode + [f'"{name}": {_value(value)}' for name, value in options.items()]
 

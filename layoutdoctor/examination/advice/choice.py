@@ -1,9 +1,9 @@
 """
-How many times faster one configuration is than another, and which one is recommended.
+Computes how many times faster each configuration is than the baseline, and chooses the recommended configuration.
 
-Configurations take turns within a round, so their ratio is taken round by round: heat and other programs slow both.
-The median over the rounds of one start is one value. The reported ratio is the median over the starts, because memory
-addresses differ from process to process.
+Configurations take turns within a round, and their ratio is computed round by round, because heat and other programs
+slow both. Each start, which is a process, gives one value: the median ratio over its rounds. The reported ratio is the
+median over the starts, because memory addresses differ from process to process.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
 )
-# Standard error of the median of so many normal values over that of their mean.
+# Standard error of the median divided by standard error of the mean, by number of normally distributed values.
 _OF_THE_MEDIAN = {2: 1.0, 3: 1.160, 4: 1.092, 5: 1.198, 6: 1.135, 7: 1.214, 8: 1.160}
 _OF_A_LARGE_MEDIAN = math.sqrt(math.pi / 2)
 _POOLED_FREEDOM = 4.0
-"""The scatter of the other configurations counts at most as so many degrees of freedom beside that of its own."""
+"""Most degrees of freedom that the scatter of other configurations adds to those of a configuration's own scatter."""
 _LEAST_SCATTER = 0.005
 _WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
@@ -56,8 +56,8 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
     """
     The ratio of every other configuration to the baseline.
 
-    A ratio is over the further starts of a configuration that has two or more, else over the rounds. There is none of a
-    configuration that shares neither two starts nor two rounds with the baseline.
+    A configuration with two or more further starts is compared over these starts, any other over the rounds. A
+    configuration that shares neither two starts nor two rounds with the baseline has no ratio.
     """
     base = measured[baseline]
     others = {name: one for name, one in measured.items() if name != baseline}
@@ -90,20 +90,20 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
 
 
 def ratio_of(name: str, baseline: Rounds, candidate: Rounds) -> Ratio | None:
-    """The ratio of one configuration to another, as in ``ratios_of``; None if it has none."""
+    """The ratio of a candidate to a baseline, as in ``ratios_of``; None if they share too few starts and rounds."""
     return ratios_of("", {"": baseline, name: candidate}).get(name)
 
 
 def start_ratios(
     baseline_starts: Iterable[Sequence[Seconds]], candidate_starts: Iterable[Sequence[Seconds]]
 ) -> tuple[float, ...]:
-    """The ratio in each start in which both were timed: the median over its rounds."""
+    """The ratio in each start in which both configurations were timed: the median over the rounds of the start."""
     pairs = zip(baseline_starts, candidate_starts, strict=False)
     return tuple(statistics.median(round_ratios(mine, theirs)) for mine, theirs in pairs if mine and theirs)
 
 
 def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> list[float]:
-    """The baseline's time over the candidate's, for every round that both have, in round order."""
+    """The baseline's time over the candidate's time, for every round that both have, in round order."""
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 
@@ -114,11 +114,12 @@ def interval_over_starts(
     Lower end, median and upper end of the 95 % interval for the true ratio, from one ratio per start.
 
     Args:
-        ratios: At least 2. Memory addresses make them differ between starts; the distribution is nearly normal. Their
-            standard deviation is taken as at least ``_LEAST_SCATTER``: ratios that agree by chance are not exact.
-        others: Ratios of other configurations on the same machine, at least 2 each. Three values alone say little about
-            their own scatter, so the scatter of the others counts as well. Half of it is the baseline's, which all
-            share, so it counts by half of its degrees of freedom.
+        ratios: Ratios of at least 2 starts. They differ because of memory addresses, and are nearly normally
+            distributed. Their standard deviation is taken as at least ``_LEAST_SCATTER``, because ratios may agree by
+            chance.
+        others: Ratios of other configurations on the same machine, at least 2 for each. Three values are too few for a
+            good estimate of their scatter, so the scatter of the others is included. It counts with half of its degrees
+            of freedom, because half of it comes from the baseline, which all configurations share.
 
     Source:
         Student's t on the logarithms, moderated as in G. K. Smyth, Linear models and empirical Bayes methods, 2004;
@@ -143,10 +144,10 @@ def interval_over_starts(
 
 def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
     """
-    As ``interval_over_starts``, for the true median of the rounds' ratios.
+    Lower end, median and upper end of the 95 % interval for the true median of the ratios of rounds.
 
     Args:
-        ratios: One per round, at least 2. For fewer than 6 rounds, no distribution-free interval covers 95 %, so
+        ratios: One ratio per round, at least 2. For fewer than 6 rounds, no distribution-free interval covers 95 %, so
             Student's t on the logarithms is used.
 
     Source:
@@ -160,7 +161,7 @@ def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _left_out(count: int) -> int | None:
-    """How many values the interval for a median leaves out on each side; None if there are too few values."""
+    """Number of values that the interval for a median leaves out on each side; None if there are too few values."""
     beyond, found = 0.0, None
     for rank in range(count // 2):
         beyond += 2 * math.comb(count, rank) * 0.5**count
@@ -181,9 +182,9 @@ def judge(low: float, high: float, resolution: float = RESOLUTION, equality: flo
 
 def call_seconds(measurement: Rounds) -> Seconds:
     """
-    Time of a call while the machine was fast: the median of the rounds that took at most 15 % longer than fast ones.
+    Time of a call while the machine was fast: the median of rounds at most 15 % longer than the lower quartile.
 
-    If the machine's speed did not change, these are nearly all rounds.
+    If the machine's speed did not change, nearly all rounds are counted.
     """
     rounds = _all_rounds(measurement)
     fast = rounds[len(rounds) // 4]
@@ -191,7 +192,7 @@ def call_seconds(measurement: Rounds) -> Seconds:
 
 
 def speed_change(measurement: Rounds) -> float:
-    """How many times longer a call took in the slow quarter of all rounds than in the fast one; about 1 if steady."""
+    """The upper quartile of the times of all rounds over their lower quartile; about 1 if the speed was steady."""
     rounds = _all_rounds(measurement)
     return rounds[-1 - len(rounds) // 4] / rounds[len(rounds) // 4]
 
@@ -205,7 +206,7 @@ _FAST_PHASE = 1.15
 
 
 def shown_seconds(trials: Iterable[Observed], comparison: Comparison | None) -> dict[str, Seconds]:
-    """Time of a call of every measured trial, as reports show it: the baseline's time, or that over the ratio."""
+    """Time of a call of every measured trial, as reports show it: with a ratio, the baseline's time over the ratio."""
     shown = {trial.name: call_seconds(trial.measurement) for trial in trials if trial.measurement is not None}
     if comparison is not None:
         base = shown[comparison.baseline]
@@ -216,26 +217,26 @@ def shown_seconds(trials: Iterable[Observed], comparison: Comparison | None) -> 
 NEAR_THE_BEST = 1.12
 """Configurations within this factor of the best are timed in more rounds."""
 MAY_BE_RECOMMENDED = 1.05
-"""Configurations within this factor of the best by the rounds are timed in further starts."""
+"""Configurations whose ratio over the rounds is within this factor of the best are timed in further starts."""
 MOST_CONTENDERS = 6
 FEWEST_STARTS = 3
 LESS_EXACT = 2.0
 """A trial whose error is more than this many times eager's error is reported as less exact."""
 _NOTICED = 0.01
-"""An error of less than this share of the tolerance is not spoken of."""
+"""An error of less than this share of the tolerance is not reported."""
 _FAR_OFF = 1.5
 """An error of more than this many times the tolerance is far off."""
 
 
 def choose_baseline(configurations: Iterable[Configuration], measured: Collection[str]) -> str | None:
-    """The configuration that ratios refer to: torch.compile's default if measured, else the first measured one."""
+    """The configuration that ratios refer to: torch.compile's default, or else the first measured configuration."""
     if BASELINE in measured:
         return BASELINE
     return next((configuration.name for configuration in configurations if configuration.name in measured), None)
 
 
 def outputs_of(trial: Observed) -> str | None:
-    """How the outputs of a trial compare with the reference; None if they were not compared."""
+    """The result of comparing a trial's outputs with the reference; None if they were not compared."""
     return None if trial.equivalence is None else trial.equivalence.status
 
 
@@ -262,14 +263,14 @@ def demands(one: Configuration) -> tuple[bool, bool, int]:
 
 def contenders(medians: Mapping[str, float], configurations: Mapping[str, Configuration]) -> tuple[str, ...]:
     """
-    Configurations that could be recommended, to be timed in further starts: at most ``MOST_CONTENDERS``.
+    Chooses at most ``MOST_CONTENDERS`` configurations that could be recommended, to be timed in further starts.
 
-    Those within ``MAY_BE_RECOMMENDED`` of the best are chosen, those that demand least first, and in any case the best
-    and the best without frozen weights.
+    The best configuration and the best configuration without frozen weights are always chosen. Other configurations
+    within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first.
 
     Args:
-        medians: Ratio to the baseline, over the rounds, of every other configuration with right outputs.
-        configurations: By name.
+        medians: Ratio to the baseline over the rounds, by name, of every other configuration with right outputs.
+        configurations: Configurations by name.
     """
     ahead = sorted((name for name in medians if medians[name] > 1 + RESOLUTION), key=lambda name: -medians[name])
     free = [name for name in ahead if not configurations[name].freezes]
@@ -282,10 +283,10 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
 
 def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     """
-    Configurations without further starts at which the table would contradict the advice: to be started as well.
+    Finds configurations without further starts that contradict the advice; they are to be started as well.
 
-    Each is at least as fast as the recommended configuration, or as the one that is named as the best without frozen
-    weights, and demands no more; or demands less, and is as fast as the fastest.
+    Such a configuration is at least as fast as the recommended one and demands no more, or it demands least of all that
+    are as fast as the fastest. The same is checked among the configurations without frozen weights.
     """
     comparison = compare_trials(trials)
     if comparison is None:
@@ -307,11 +308,11 @@ def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
 
 def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, ...]:
     """
-    Configurations without which the advice is open, though each has further starts.
+    Finds two configurations whose times leave open which configuration to recommend.
 
     Returns:
         The configuration that demands least within ``EQUALITY`` of the fastest, and the fastest, if only the fastest is
-        certain to be faster than the baseline; else nothing.
+        certainly faster than the baseline; otherwise empty.
     """
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(comparison.baseline, comparison.ratios, eligible_names(by_name.values()))
@@ -337,7 +338,7 @@ def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) 
 
 
 def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> str:
-    """The configuration that demands least within ``EQUALITY`` of the fastest; among equals the fastest."""
+    """The configuration that demands least within ``EQUALITY`` of the fastest; among equal demands, the fastest."""
     best = max(medians.values())
     near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
     return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
@@ -345,10 +346,10 @@ def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, floa
 
 def compare_trials(trials: Sequence[Observed], other_cores: float | None = None) -> Comparison | None:
     """
-    All measured trials against the baseline.
+    Compares all measured trials with the baseline.
 
     Returns:
-        None if nothing can be compared: the baseline or all others have no times.
+        The comparison; None if fewer than two trials have times.
     """
     measured = {
         trial.name: trial.measurement for trial in trials if trial.measurement is not None and trial.status == "ok"
@@ -371,15 +372,16 @@ def recommend(
     trials: Sequence[Observed], comparison: Comparison | None, how: Mapping[str, str | None]
 ) -> Recommendation | None:
     """
-    The configuration to use.
+    Chooses the configuration to use.
 
-    Of the configurations within ``EQUALITY`` of the fastest, the one that demands least is recommended, if it is faster
-    than the baseline beyond doubt; else the fastest that is, unless one that is at least as fast demands no more. If
-    there is none, the baseline is recommended, or, if the baseline's outputs differ from the reference, the fastest
-    configuration with right outputs.
+    The candidate is the configuration that demands least within ``EQUALITY`` of the fastest. It is recommended if it is
+    certainly faster than the baseline, or if the baseline's outputs are wrong. Otherwise, configurations that demand
+    less than the candidate are considered: the fastest that is certainly faster than the baseline is recommended,
+    unless another one is at least as fast and demands no more. If there is no such configuration, the baseline is
+    recommended.
 
     Returns:
-        None if nothing was compared.
+        The recommendation; None if nothing was compared.
     """
     if comparison is None:
         return None
@@ -409,7 +411,7 @@ def recommend(
 
 
 def package_to_keep(diagnosis: Diagnosis) -> str | None:
-    """The recommended configuration if AOTInductor compiled it, else AOTInductor's fastest with right outputs."""
+    """The recommended configuration if AOTInductor compiled it, else the fastest of AOTInductor with right outputs."""
     eligible = eligible_names(diagnosis.trials)
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
     if diagnosis.recommended_name in made:
@@ -419,13 +421,13 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
 
 
 def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) -> str | None:
-    """The configuration to recommend among some trials: the baseline if nothing is faster, None if none is right."""
+    """The configuration to recommend among some trials, as in ``recommend``; None if no trial has right outputs."""
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(baseline, ratios, eligible_names(by_name.values()))
     if not medians:
         return None
     faster = {ratio.name for ratio in ratios if ratio.verdict == FASTER and ratio.name in medians}
-    if any(ratio.start_ratios for ratio in ratios):  # the others ran in one process only
+    if any(ratio.start_ratios for ratio in ratios):  # without further starts, a configuration ran in one process only
         faster &= {ratio.name for ratio in ratios if ratio.start_ratios}
     best = _least_demanding(by_name, medians)
     if best in faster:
@@ -442,7 +444,12 @@ def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) 
 
 
 def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
-    """The baseline if its outputs differ from a reference that eager's outputs equal; without eager, from float64."""
+    """
+    The baseline if its outputs are certainly wrong; else None.
+
+    They are wrong if they differ from a reference that eager's outputs equal. If eager did not run, the reference must
+    be in float64.
+    """
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     if trial is None or trial.equivalence is None or outputs_of(trial) != "different":
         return None
@@ -452,9 +459,10 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
 
 def times_less_exact(trial: Trial) -> float | None:
     """
-    A trial's error over eager's; None if not known, or if it says nothing.
+    A trial's error over eager's error; None if not known or not reported.
 
-    It says nothing if another order of sums may explain it (``LESS_EXACT``), or if it is far below what is allowed.
+    An error is not reported if another order of sums may explain it (``LESS_EXACT``), or if it is far below the
+    tolerance.
     """
     seen = trial.equivalence
     error, own = (None, None) if seen is None else (seen.relative_error, seen.eager_relative_error)

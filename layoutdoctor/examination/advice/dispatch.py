@@ -1,8 +1,8 @@
 """
-Lines to paste that run each call of a model in the configuration for the shapes of its tensors.
+Makes lines to paste that run each call of a model in the configuration for the shapes of its tensors.
 
-They are text for the user's own program: a copy of the model for each configuration that changes it, each shape
-compiled with its own sizes, as it was measured, and everything else as the baseline runs it.
+The lines are text for the user's own program. They make a copy of the model for each configuration that changes the
+model. Each shape is compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from layoutdoctor.examination.advice.applying import compile_words
 
 if TYPE_CHECKING:
     Kind = tuple[int | None, tuple[tuple[Size, ...], ...]]
-    """Threads, None if all calls have the same number, and the shapes of all tensors."""
+    """Number of threads, or None if all calls have the same number; and the shapes of all tensors."""
 
 _MOST_COMPILED = 4
 _FURTHER_COMPILED = 16
-"""Torch compiles a function eight times at most, all copies of a model together, and runs the rest in eager mode."""
+"""
+Compiles that the recompile limit leaves for shapes that were not diagnosed. By default, torch compiles a function at
+most eight times, counted over all copies of a model, and runs further shapes in eager mode.
+"""
 
 _FORMATS = {
     "channels_last": """\
@@ -60,16 +63,17 @@ y = model(x)"""
 
 def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, *, has_formats: bool) -> str:
     """
-    Code that replaces ``model`` by a function that chooses by the shapes of its arguments.
+    Code that replaces ``model`` by a function that chooses a configuration by the shapes of its arguments.
 
     Args:
-        ways: What each kind of call runs in. Either all of them freeze the weights or none, and none is a package.
-        baseline: What every other call runs in, on the model as it is.
+        ways: Configuration for each kind of call. Either all of them freeze the weights, or no configuration does. No
+            configuration is compiled ahead of time.
+        baseline: Configuration for every other call, on the unchanged model.
         has_formats: Whether the model has 4-D or 5-D weights, which a configuration gives a memory format.
     """
     used: list[Configuration] = []
     for way in ways.values():
-        if way not in used:  # by value, as cures of one name may change other modules
+        if way not in used:  # compared by value: cures of one name may change other modules
             used.append(way)
     asked = {one.input_format for one in used} | ({one.model_format for one in used} if has_formats else set())
     copied = [_changes_the_model(one, has_formats=has_formats) for one in used]
@@ -101,7 +105,7 @@ def _changes_the_model(configuration: Configuration, *, has_formats: bool) -> bo
 
 
 def _goes_by_use(configuration: Configuration) -> bool:
-    """Whether an input stays as it is, or only the frames of one are images."""
+    """Whether some input is not converted as a whole image: it is kept, or its frames are the images."""
     return configuration.input_format in _FORMATS and not {"images"}.issuperset(configuration.input_uses)
 
 
@@ -123,7 +127,7 @@ def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool,
 
 
 def _way(number: int, configuration: Configuration, *, has_formats: bool) -> str:
-    """A function that makes a configuration of a model, which it may change."""
+    """Code of a function that applies a configuration to a model; the function may change this model."""
     body: list[str] = []
     model_format, input_format = configuration.model_format, configuration.input_format
     if has_formats and model_format in _FORMATS:

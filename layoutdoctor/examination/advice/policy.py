@@ -1,4 +1,4 @@
-"""A policy from diagnoses of one model: for several input shapes or numbers of threads."""
+"""Makes a policy from diagnoses of one model with several input shapes or numbers of threads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from layoutdoctor.examination.advice.dispatch import lines_by_shape
 
 def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None = None) -> Policy:
     """
-    The configuration for each kind of call, and the best single configuration.
+    Chooses the configuration for each kind of call, and the best single configuration.
 
     Args:
         diagnoses: Diagnoses of one model on one machine; each has other input shapes or another number of threads.
         weights: Relative frequency of each diagnosis's calls; None if all are equally frequent.
 
     Raises:
-        UsageError: There is no diagnosis, or not one weight from 1e-15 to 1e15 for each; models, modes, devices,
+        UsageError: There is no diagnosis; a diagnosis has no weight from 1e-15 to 1e15; models, modes, devices,
             versions of torch or baselines differ; a baseline has no times; or two diagnoses have the same kind of call.
     """
     if not diagnoses:
@@ -72,7 +72,7 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
 
 
 def _best_single(policy: Policy) -> str:
-    """The fastest, over all cases, of the configurations certainly faster than the baseline; else the baseline."""
+    """The configuration that is fastest over all cases and certainly faster than the baseline; else the baseline."""
     limit, best = policy.seconds(policy.baseline), policy.baseline
     assert limit is not None
     fastest = limit
@@ -111,7 +111,7 @@ def _device(diagnosis: Diagnosis) -> str:
 
 
 def _identity(diagnosis: Diagnosis) -> dict[str, object]:
-    """Everything that diagnoses of one policy have in common, by its name in an error message."""
+    """Values that must be equal in all diagnoses of a policy, by their names in an error message."""
     subject, environment = diagnosis.subject, diagnosis.environment
     assert diagnosis.comparison is not None
     return {
@@ -127,9 +127,9 @@ def _identity(diagnosis: Diagnosis) -> dict[str, object]:
 # ---------------------------------------------------------------------------------------------- lines to paste
 def _how(policy: Policy, diagnoses: Sequence[Diagnosis]) -> str | None:
     """
-    Lines to paste: by shape, or the single choice's own if one way serves all calls.
+    Lines to paste: a choice by shape, or the lines of one configuration if it serves all calls.
 
-    In training one model learns from all calls, so the single choice is for all.
+    In training, one model learns from all calls, so the best single configuration serves all calls.
     """
     if policy.mode == "training":
         return _lines_of(policy.everywhere, diagnoses)
@@ -156,7 +156,7 @@ def _how(policy: Policy, diagnoses: Sequence[Diagnosis]) -> str | None:
 
 
 def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
-    """What a call runs in if its first choice cannot be one of several: the best that freezes nothing comes first."""
+    """Further configurations for a call whose first choice cannot be used; the best without frozen weights is first."""
     free = [choice.configuration for choice in _choices(diagnosis)[1:] if choice.configuration is not None]
     certain = sorted((ratio for ratio in case.ratios if ratio.verdict == FASTER), key=lambda ratio: -ratio.median)
     return [*free, *(ratio.name for ratio in certain), policy.baseline]
@@ -169,7 +169,7 @@ def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
 
 
 def _choices(diagnosis: Diagnosis) -> Sequence[Recommendation | WithoutFreezing]:
-    """The configurations that a diagnosis recommends: the first one, and the best that freezes nothing."""
+    """The configurations that a diagnosis recommends: the best one, and the best one without frozen weights."""
     advice = diagnosis.recommendation
     if advice is None:
         return ()

@@ -1,1 +1,1 @@
-"""Changes between two diagnoses or traces."""
+"""Finds changes between two diagnoses or traces."""

@@ -1,4 +1,4 @@
-"""The machines and costs of two runs, and the conversions and round trips that came and went."""
+"""Compares the machines, costs, conversions and round trips of two runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LEAST_COST_SHARE = 0.001
 """Additional conversion time below this share of the kernel time is no loss."""
 
 COUNT_TOLERANCE = 0.5
-"""Fewer additional conversions per step than this come from a step that was recorded in part."""
+"""A smaller increase of the number of conversions per step comes from a step that was recorded only in part."""
 
 _Change = TypeVar("_Change", bound=CostChange)
 Quantity = TypeVar("Quantity", float, float | None)
 _Fields = Mapping[str, Callable[[Any], object]]
-"""The fields by which conversions or round trips of two runs are the same, each with its value of one of them."""
+"""Fields by which conversions or round trips of two runs are matched: names, and functions that read the values."""
 
 _OF_CONVERSION: _Fields = {
     **{name: attrgetter(name) for name in ("owner", "direction", "tensor", "op", "module")},
@@ -47,8 +47,8 @@ def recorded_by_one(old: Trial, new: Trial) -> frozenset[str]:
     """
     The fields among ``op``, ``module`` and ``shape`` that only one of two runs recorded for its conversions.
 
-    Conversions are not matched by these fields: otherwise no conversion of one run would match one of the other. Empty
-    if a run has no conversions.
+    Conversions are not matched by these fields, because no conversions of the two runs would match. Empty if a run has
+    no conversions.
     """
     return _recorded_by_one(_OF_CONVERSION, counted_conversions(old), counted_conversions(new))
 
@@ -84,7 +84,7 @@ def costs_of(trial: Trial, parts: int = 1) -> Costs:
 
 
 def _exposed_seconds(kernels: KernelSummary, conversions: Sequence[Conversion]) -> float | None:
-    """The kernel list's sum for library conversions, if known, plus the others' times; exposed parts never overlap."""
+    """The kernel list's sum for library conversions, if known, plus the times of the others, which never overlap."""
     own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
     if libraries and kernels.exposed_conversion_seconds is not None:
@@ -136,10 +136,10 @@ def _size(change: CostChange) -> tuple[float, float]:
 
 def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
     """
-    The losses of the new run to layouts, one clause each. A longer kernel time alone may have any cause.
+    Yields one clause for each loss of the new run that layouts cause; a longer kernel time alone may have any cause.
 
     Args:
-        judges_time: Whether seconds may be compared. If not, as for different devices, conversions are counted.
+        judges_time: Whether to compare seconds; if False, as for different devices, conversions are counted instead.
     """
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
         least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_COST_SHARE * (new.kernel_seconds or 0.0))
@@ -153,7 +153,7 @@ def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_tri
 
 
 def more_than(noun: str, old: float, new: float) -> Iterator[str]:
-    """A clause if the new run has more conversions or round trips than the old one."""
+    """Yields a clause if the new run has more conversions or round trips than the old run."""
     if new - old >= COUNT_TOLERANCE:
         yield f"{format_count(new)} {noun}{'' if new == 1 else 's'} instead of {format_count(old)}"
 

@@ -1,9 +1,10 @@
 """
-Two diagnoses of models: the changes of each configuration's speed and conversions, of decisions and of findings.
+Compares two diagnoses of models: speed and conversions of each configuration, decisions, and findings.
 
-Times of different runs cannot be judged: for one model, diagnosed twice in a row on an idle shared machine, they
+Times of different runs cannot be judged: for one model, diagnosed twice in a row on an idle shared machine, the times
 differed by a factor of up to 3.3. The ratio of two configurations that ran side by side changed by at most 3 % in 99 of
-100 pairs of diagnoses, and by 5 % in the worst pair. So ratios to the baseline are compared, and judged from 5 % on.
+100 pairs of diagnoses, and by 5 % in the worst pair. So ratios to the baseline are compared, and changes of 5 % or more
+are judged.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from layoutdoctor.units import format_ratio, sum_if_all_known
 from layoutdoctor.words import STATUS_WORDS, phrase, shown
 
 BETWEEN_RUNS = 0.05
-"""The ratios of two diagnoses of one model may differ by this share; on a quiet machine they rarely do."""
+"""Share by which the ratios of two diagnoses of one model may differ; they rarely do so on a quiet machine."""
 
 RESTS_ON_TIMES = frozenset({"LD205", "LD303"})
 """Rules whose findings depend on measured times: a gain that is certain in one run may be uncertain in the other."""
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
-    """The changes between two diagnoses of models."""
+    """Finds the changes between two diagnoses of models."""
     not_comparable = _not_comparable(old, new)
     names = dict.fromkeys(trial.name for diagnosis in (new, old) for trial in diagnosis.trials)
     environment = environment_changes(old, new)
@@ -78,7 +79,7 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
 
 
 class _Both(NamedTuple):
-    """A configuration in both diagnoses, the old one first: its trials, and the trials that were measured for it."""
+    """A configuration in both diagnoses, the old diagnosis first: its trials, and the trials with its measurements."""
 
     diagnoses: tuple[Diagnosis, Diagnosis]
     trials: tuple[Trial, Trial]
@@ -103,7 +104,7 @@ def _compared_model(diagnosis: Diagnosis) -> ComparedModel:
 
 
 def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
-    """Why nothing may be called better or worse; None if it may. Names are not compared: files are renamed."""
+    """The reason why two diagnoses cannot be compared, or None. Names may differ, because files are renamed."""
     before, after = old.subject, new.subject
     if before.mode != after.mode:
         return f"not comparable: one is of {before.mode}, the other of {after.mode}"
@@ -148,7 +149,7 @@ def _trial_change(
 
 
 def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, ComparedTrial | None]:
-    """The trial of that name, and what is kept of it."""
+    """The trial of a name, and its record in the comparison."""
     trial = diagnosis.find_trial(name)
     if trial is None:
         return None, None
@@ -166,7 +167,7 @@ def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, Comp
 def _ratio_change(
     both: _Both, before: Ratio | None, after: Ratio | None, not_comparable: str | None
 ) -> tuple[Ratio | None, str | None]:
-    """The change of the ratio to the baseline, or why it is not judged; neither for the baseline or without times."""
+    """The change of the ratio to the baseline, or why it is not judged; both None for the baseline or without times."""
     is_baseline = all(trial is diagnosis.baseline for _, diagnosis, trial in both.by_age)
     if is_baseline or any(trial.measurement is None for trial in both.measured):
         return None, None
@@ -179,7 +180,7 @@ def _ratio_change(
 
 
 def _problem_of(both: _Both) -> str | None:
-    """Why the speed of a configuration cannot be judged."""
+    """The reason why the speed of a configuration cannot be judged; None if it can be judged."""
     baselines = {diagnosis.compared_with for diagnosis in both.diagnoses}
     if None in baselines or len(baselines) > 1:
         return "the two have no common baseline"
@@ -247,7 +248,7 @@ def _losses(trials: Sequence[TrialChange], findings: Sequence[FindingChange]) ->
 
 
 def _default_loss(trials: Sequence[TrialChange], new: Diagnosis) -> Iterator[str]:
-    """A clause if the baseline became slower and most ratios to it rose: then the machine is not the cause."""
+    """Yields a clause if the baseline became slower and most ratios to it rose: then the machine is not the cause."""
     took = next((trial.own_ratio for trial in trials if trial.name == new.compared_with), None)
     verdicts = [trial.change.verdict for trial in trials if trial.change is not None]
     if took and took * (1 + TIME_TOLERANCE) < 1 and 2 * verdicts.count(FASTER) > len(verdicts):
@@ -256,7 +257,7 @@ def _default_loss(trials: Sequence[TrialChange], new: Diagnosis) -> Iterator[str
 
 
 def _unjudged_times(trials: Sequence[TrialChange], old: Diagnosis, new: Diagnosis) -> str | None:
-    """Why the speed of the baseline or of a recommended configuration was not judged."""
+    """The reason why the speed of the baseline or of a recommended configuration was not judged; else None."""
     shared = {trial.name: trial for trial in trials if trial.has_both_results}
     timed = {name for name, trial in shared.items() if trial.own_ratio}
     if not timed:

@@ -1,4 +1,4 @@
-"""Two examined traces: conversions, operations, kernels and modules that came, went, or took another time."""
+"""Compares two examined traces: their conversions, round trips, operations, modules and kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAME_COUNT = 0.02
 """Kernel counts that differ by at most this share come from the same work."""
 
 ALIKE_SHARE = 0.8
-"""If the counts of this share of the common names changed by one factor, so did the amount of work."""
+"""Share of the common names whose counts must change by the same factor to show another amount of work."""
 
 KINDS: tuple[TotalKind, ...] = ("operation", "module", "kernel")
 
@@ -54,7 +54,7 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
 
 class _Run(NamedTuple):
-    """One of the two traces: the trial that has its kernels, its totals by kind and name, and its record."""
+    """One of the two traces: its trial with kernels, totals by kind and name, number of parts, and record."""
 
     diagnosis: Diagnosis
     trial: Trial
@@ -65,11 +65,11 @@ class _Run(NamedTuple):
 
 def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     """
-    The changes between two examined traces.
+    Finds the changes between two examined traces.
 
     Returns:
-        Numbers per profiler step if both traces recorded steps, else for whole traces. Unrelated traces are compared
-        as well; the comparison then says that they seem unrelated.
+        The comparison. Its numbers are per profiler step if both traces recorded steps, else for whole traces. It says
+        whether the traces seem unrelated, and compares them in this case as well.
     """
     by_step = all(_totals(diagnosis)["step"] for diagnosis in (old, new))
     before, after = _run_of(old, by_step=by_step), _run_of(new, by_step=by_step)
@@ -147,8 +147,8 @@ def match_names(kind: TotalKind, old: Collection[str], new: Collection[str]) -> 
     """
     Matches the names of two runs, each name once: first equal names, then the remaining kernels by ``loose_name``.
 
-    Numbered kernels of Inductor are matched by their full names only if both runs have the same numbers of this kind: a
-    missing kernel shifts the numbers of all later kernels.
+    Numbered kernels of Inductor are matched by full names only if both runs have the same numbers for this kind of
+    kernel, because a missing kernel shifts the numbers of all later kernels.
     """
     shifted = {_kind_of(name) for name in set(old) ^ set(new)} - {None} if kind == "kernel" else set()
     exact = {name for name in set(old) & set(new) if _kind_of(name) not in shifted}
@@ -186,7 +186,7 @@ def _kind_of(name: str) -> str | None:
 
 # ----------------------------------------------------------------------------------------------- the same work or not
 def find_overlap(old: _Run, new: _Run, matches: _Matches) -> Overlap:
-    """How much two runs have in common, by operations, or by kernels if a run has no operations."""
+    """Finds the names that two runs have in common: of operations, or of kernels if a run has no operations."""
     kind: TotalKind = "operation" if old.totals["operation"] and new.totals["operation"] else "kernel"
     common, total_count = [match for match in matches[kind] if match.is_common], len(matches[kind])
     shares = (
@@ -205,9 +205,10 @@ def _share(totals: Mapping[str, Total], names: Iterable[str]) -> float | None:
 
 def find_unequal_work(old: _Run, new: _Run, matches: _Matches) -> str | None:
     """
-    Why two runs seem not to have done the same work: the counts of nearly all common names changed by one factor.
+    Returns the reason why two runs seem to have done different work; None if nothing shows a difference.
 
-    Conversions are not counted, as they may come and go. Another batch size does not show in counts.
+    The work differs if the counts of nearly all common names changed by the same factor. Conversions are not counted,
+    because their number may change for the same work. Another batch size does not change counts.
     """
     kinds: tuple[TotalKind, ...] = ("operation", "kernel")
     for kind in kinds:

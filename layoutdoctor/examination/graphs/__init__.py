@@ -1,1 +1,1 @@
-"""Facts that the graphs of a recording prove."""
+"""Finds the facts that the graphs of a recording prove."""

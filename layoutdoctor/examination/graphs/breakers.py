@@ -1,9 +1,9 @@
 """
-Layout breakers: the operations at which a channels-last region ends though its neighbours could have stayed in it.
+Layout breakers: operations that end a channels-last region although the operations around them could stay in it.
 
-The search begins at the conversion that a breaker costs: a value converted back into channels-last, or a weight or
-input made contiguous for a convolution. It follows the values upward to the operation, of any library, that was given
-channels-last and returned another layout.
+The search begins at a conversion that a breaker causes: a value converted back into channels-last, or a weight or input
+made contiguous for a convolution. From there, it goes up to the operation that was given channels-last and returned
+another layout. This may be an operation of any library.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """The breakers of a compiled graph."""
+    """Finds the breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
     if flow.graph.direction != "backward":
-        # All calls that read the result return contiguous, as traced.
+        # contiguous: conversions for which all library calls that read the result return contiguous, as traced.
         returned = {c.id: [flow.layout_of(name) for name in flow.extern_readers(str(c.value))] for c in conversions}
         contiguous = [c for c in conversions if all(map(is_only_contiguous, returned[c.id]))]
         found = _ends_for_convolutions(_Nodes(flow), contiguous)
@@ -51,7 +51,7 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
         is_open = conversion.direction == "to_contiguous" and conversion.id not in known
         if is_open and is_between and conversion.source is not None:
             _add(found, values.breaker(value, conversion.source, (conversion,)))
-    # The same operator elsewhere, even if no convolution follows: the tensors it reads are converted as well.
+    # Other calls of the same operators: the tensors that they read are converted too, even if no convolution follows.
     called = {flow.nodes[name].target for name in found if name in values.made_by_calls}
     for node, name in values.made_by_calls.items():
         out = values.ways_out(name) if flow.nodes[node].target in called else []
@@ -62,7 +62,7 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
 
 
 def eager_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[LayoutBreaker, ...]:
-    """The breakers of an eager iteration, found from the conversions in its copies and inside libraries."""
+    """Finds the breakers of an eager iteration, from the conversions in its copies and inside libraries."""
     values, nodes = _Nodes(flow), flow.nodes
     mine_and_weights = [c for c in conversions if c.graph == flow.graph.name and c.node in nodes]
     mine = [c for c in mine_and_weights if c.tensor != "weight"]
@@ -98,15 +98,15 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
 
 def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) -> dict[str, LayoutBreaker]:
     """
-    The breakers that make convolutions of a channels-last model run contiguous, by their nodes.
+    Finds breakers, by node, that make convolutions of a channels-last model run in contiguous.
 
-    Their weights and inputs are converted to contiguous. The breaker may be far above, because a contiguous value stays
-    contiguous through convolutions. A convolution that loses the format itself is its own breaker.
+    The weights and inputs of such convolutions are converted to contiguous. The breaker may be far above, because a
+    contiguous value stays contiguous through convolutions. A convolution that loses the format is its own breaker.
     """
     found: dict[str, LayoutBreaker] = {}
     for conversion in conversions:
         if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
-            continue  # no source value: it may convert the convolution's result
+            continue  # without a source value, the convolution's result may be converted
         names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
         for name, given in (end for one in names for end in _ends_above(values, one, values.given_at_least)):
             _add(found, values.breaker(name, given, (conversion,)))
@@ -117,13 +117,14 @@ def _ends_above(
     values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
 ) -> list[tuple[str, Layout]]:
     """
-    The nearest contiguous values that were given channels-last, each with the layout that it was given.
+    Finds the nearest contiguous values that were given channels-last, each with the layout that was given.
 
-    The search begins at a value and does not go above a call. Values further up, as in a sum that runs through the
-    whole network, pay for conversions of their own.
+    The search begins at a value and goes up, but not above a library call. Values beyond the nearest ones, as in a sum
+    that runs through the whole network, are breakers for other conversions.
 
     Args:
-        given_to: Replaces ``values.given``; with it, the search goes on above convolutions that were given contiguous.
+        given_to: Replacement for ``values.given``; with it, the search also goes above convolutions that were given
+            contiguous.
     """
     front, seen = [name], {name}
     while front:
@@ -135,7 +136,7 @@ def _ends_above(
                 continue
             given = (given_to or values.given)(one)
             if given is not None:
-                # A sum of a channels-last value and a value made contiguous further up did not lose the format itself.
+                # A sum of a channels-last value and one that became contiguous further up is not the breaker.
                 losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
             elif given_to is not None or not values.is_end(one):
@@ -148,7 +149,7 @@ def _ends_above(
 
 
 def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Contiguous values above a value that were given channels-last: they lost the format before it."""
+    """Contiguous values above ``name`` that were given channels-last: they lost the format before ``name`` did."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
@@ -159,7 +160,7 @@ def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
 
 
 def _reached(starts: Iterable[str], further: Callable[[str], Iterable[str]]) -> list[str]:
-    """The starts, and all names that ``further`` leads to from them."""
+    """The starts, and all names that are reached from them by ``further``."""
     found = dict.fromkeys(starts)
     pending = list(found)
     while pending:
@@ -218,7 +219,7 @@ class _Buffers:
         return name in self._flattened or (name in self.flow.buffers and is_only_contiguous(self.flow.layout_of(name)))
 
     def _is_flattened(self, buffer: Buffer) -> bool:
-        """Whether a buffer has a channels-last image's elements in contiguous order, as [N, C * H * W]."""
+        """Whether a buffer holds the elements of a channels-last image in contiguous order, such as [N, C * H * W]."""
         layout = layout_or_unknown(buffer)
         if len(layout.shape) in CHANNELS_LAST_BY_RANK or "contiguous_format" not in layout.memory_formats:
             return False
@@ -230,30 +231,31 @@ class _Buffers:
         return layout.element_count in given
 
     def is_call(self, name: str) -> bool:
-        """Whether a library call writes a buffer: the layout then says nothing about those of the call's inputs."""
+        """Whether a library call writes a buffer; then its layout does not show the layouts of the call's inputs."""
         return is_call(self.flow.buffers[name])
 
     def is_end(self, name: str) -> bool:
-        """Whether nothing is known about the origin of a buffer's layout."""
+        """Whether the search ends at a buffer, because the origin of its layout is not known."""
         return self.is_call(name) and name not in self._flattened
 
     def reads(self, name: str) -> Sequence[str]:
-        """The names that a buffer is computed from; for one of several results of a call, the names the call reads."""
+        """The names that a buffer is computed from; for one of several results of a call, the call's inputs."""
         return self._call_of(self.flow.buffers[name]).reads
 
     followed = reads
 
     def _call_of(self, buffer: Buffer) -> Buffer:
-        """The call that returns a buffer as one of several results; the buffer itself if there is none."""
+        """The call that returns a buffer as one of several results; the buffer itself if there is no such call."""
         whole = self.flow.buffers.get(buffer.reads[0]) if buffer.is_extern and len(buffer.reads) == 1 else None
         return whole if whole is not None and whole.is_extern and whole.layout is None else buffer
 
     def given(self, name: str) -> Layout | None:
         """
-        The layout of a channels-last value that a buffer is computed from, whole, in part or by an index table.
+        The layout of the first channels-last value that a buffer is computed from; None if there is no such value.
 
-        For a call other than a convolution, values converted for the call count too, but only with the result's rank
-        and batch size, or element count (a matrix product of tokens returns a matrix); None in a backward graph.
+        The value may be read whole, in part or by an index table. For a call other than a convolution, values that were
+        converted for the call count too, but each value needs the result's rank and batch size, or its element count (a
+        matrix product of tokens returns a matrix). In a backward graph, such a call has no layout here.
         """
         layouts: Iterable[Layout | None]
         if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
@@ -274,7 +276,7 @@ class _Buffers:
         return is_image or layout.element_count == own.element_count
 
     def ways_out(self, name: str) -> list[Conversion]:
-        """The conversions that write a buffer, or a call's inputs, in another format than channels-last."""
+        """The conversions that write a buffer, or the inputs of a call, in a format other than channels-last."""
         ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
@@ -301,7 +303,7 @@ class _Buffers:
             if not buffer.is_extern:
                 reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
         readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
-        if not buffer.is_extern and readers and not is_convolution_target(readers[0].target):  # written so for a call
+        if not buffer.is_extern and readers and not is_convolution_target(readers[0].target):  # written for this call
             node, reason = readers[0], f"it needs {_words(returned)}, as traced, and is given {_words(given)}"
         return _breaker(node, given, returned, conversions, reason)
 
@@ -311,9 +313,10 @@ class _Nodes:
     The values of an eager iteration, or of a compiled graph as it was traced.
 
     Attributes:
-        region: Channels-last values that come from a convolution or from the caller, not from a permuted view by
-            chance; each with its layout, or that of the image if it is a view in more dimensions. A value permuted to
-            [N, H, W, C], as for a norm of its channels, belongs to the region again when it is permuted back.
+        region: Layouts, by name, of the channels-last values that come from a convolution or from the caller. A view in
+            more dimensions has the layout of the image. Values that are channels-last only because a view permutes a
+            contiguous tensor are left out. A value permuted to [N, H, W, C], as for a norm of its channels, belongs to
+            the region again after it is permuted back.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -358,7 +361,7 @@ class _Nodes:
         return next((self.region[read] for read in self.followed(name) if read in self.region), None)
 
     def given_at_least(self, name: str) -> Layout | None:
-        """As ``given``, but a convolution's input need only satisfy channels-last, as a one-channel image also does."""
+        """The result of ``given``, or else the layout of a convolution's input that satisfies channels-last."""
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
@@ -378,7 +381,7 @@ class _Nodes:
 
 
 def _is_taken_apart(node: FxNode) -> bool:
-    """Whether a node is a view of more than 5 dimensions, not contiguous, as a pixel shuffle makes before it copies."""
+    """Whether a node is a non-contiguous view of more than 5 dimensions; a pixel shuffle makes one before it copies."""
     layout = layout_or_unknown(node)
     is_view = len(layout.shape) > _MOST_DIMENSIONS and base_name(node.target) in VIEWS
     return is_view and "contiguous_format" not in layout.memory_formats
@@ -388,7 +391,7 @@ _MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
 
 
 def _is_split(layout: Layout | None) -> bool:
-    """Whether a layout is that of channels-last frames whose batch is seen as two dimensions: [T, B, C, H, W]."""
+    """Whether a layout is that of channels-last frames with two batch dimensions: [T, B, C, H, W]."""
     known = known_numbers(layout)
     if known is None or len(known[0]) != len(_SPLIT_ORDER):
         return False
@@ -426,7 +429,7 @@ def _breaker(
 
 
 def _op(node: FxNode) -> str:
-    """The name of an operation as a person calls it; with its namespace if it is not torch's own."""
+    """The name of an operation in reports; with the namespace if the operation is not torch's own."""
     if node.target.startswith("triton_kernel_wrapper"):
         return f"triton::{node.called or 'kernel'}"
     names = node.target.removeprefix("torch.ops.").split(".")
@@ -443,7 +446,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """The graph with the costs of each breaker: sums over its known conversions, None if the cost of one is missing."""
+    """Adds the costs of each breaker: sums over its known conversions; None if any of their costs is missing."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:
@@ -459,7 +462,7 @@ def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
 
 
 def without_round_trips(graph: Graph, pairs: Sequence[RedundantPair]) -> Graph:
-    """The graph without the breakers whose conversions are all in redundant pairs."""
+    """Removes the breakers whose conversions are all in redundant pairs."""
     paired = {id_ for pair in pairs for id_ in (pair.first, pair.second, *pair.also)}
     kept = tuple(
         breaker for breaker in graph.breakers if not breaker.conversions or not paired.issuperset(breaker.conversions)

@@ -1,5 +1,5 @@
 """
-The data flow between Inductor's buffers: which buffer reads which, in which layout, and which are in memory.
+The data flow between Inductor's buffers: the buffers that each buffer reads, and the layouts in which it reads them.
 
 Fusion keeps some buffers in registers; a read of such a buffer in its own layout counts as a read of its sources.
 """
@@ -61,7 +61,7 @@ def is_relayout(
 
 
 def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
-    """One run for each dimension larger than 1, outermost first; None if two overlap or a stride is not positive."""
+    """One run for each dimension larger than 1, outermost first; None if runs overlap or a stride is not positive."""
     runs = [
         _Run(dimension, step, size)
         for dimension, (size, step) in enumerate(zip(shape, stride, strict=True))
@@ -92,9 +92,9 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
     """
     Whether the load's dimensions that walk one dimension of the source are only parts of that dimension.
 
-    True if they are neighbours in their order, or if the first dimension of both tensors is the batch: then the others
-    are the space of an image, with the channels in between. Size-1 dimensions do not count, but attention heads are
-    not taken for the batch, even if the batch size is 1.
+    True if these dimensions of the load are neighbours in order. Also true if the first dimension of both tensors is
+    the batch: then the others are the spatial dimensions of an image, with the channels in between. Size-1 dimensions
+    do not count. Attention heads are not mistaken for the batch, even if the batch size is 1.
     """
     places = [large.index(piece) for piece in pieces]
     follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
@@ -103,7 +103,7 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
 
 
 def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:
-    """The memory that runs walk, as ``(step, end)``; adjoining runs are merged."""
+    """The ranges of memory that runs step through, as ``(step, end)``; adjoining runs are merged."""
     merged: list[tuple[int, int]] = []
     for run in sorted(runs, key=lambda run: run.step):
         if merged and merged[-1][1] == run.step:
@@ -114,16 +114,16 @@ def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:
 
 
 CASTS = frozenset({"to_dtype", "to_dtype_bitcast"})
-"""Operations of a loop body that change the type of an element and nothing else."""
+"""Operations of a loop body that only change the dtype of an element."""
 
 
 @dataclass(frozen=True)
 class BufferSource:
     """
-    A buffer or graph input that a buffer reads, and in which layout.
+    A buffer or graph input that a buffer reads, with the layout in which it is read.
 
     Attributes:
-        seen: The source's layout as its reader sees it; None if not known, or if elements are left out or rearranged.
+        seen: The source's layout as its reader sees it; None if not known, or if the read omits or rearranges elements.
         is_part: Whether the source fills only a part of the reading buffer, as in a concatenation.
     """
 
@@ -138,9 +138,10 @@ class Flow:
 
     Attributes:
         inputs: The nodes that are graph inputs, such as weights.
-        order, position: Places of the nodes and, in scheduled order, of the buffers.
-        readers: Of a buffer or graph input, the buffers computed from it.
-        node_readers: Of a node, the nodes that read it, each with the value's place among their inputs.
+        order: Index of each node in the graph.
+        position: Index of each buffer in scheduled order.
+        readers: Names of the buffers that are computed from each buffer or graph input.
+        node_readers: Nodes that read each node, each with the index of the node's value among its inputs.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -174,16 +175,16 @@ class Flow:
         return None if value is None else value.dtype
 
     def nodes_of(self, buffer: Buffer) -> list[FxNode]:
-        """The FX nodes that a buffer names: the one whose value it holds, and those that it was computed for."""
+        """The FX nodes that a buffer names: the node whose value it holds, and its origins."""
         names = dict.fromkeys((str(buffer.source_node), *buffer.origins))
         return [self.nodes[name] for name in names if name in self.nodes]
 
     def argument(self, node: FxNode) -> FxNode | None:
-        """The first input of a node; None if it has none."""
+        """The first input of a node; None if the node has no input."""
         return self.nodes.get(node.inputs[0]) if node.inputs else None
 
     def only_moves(self, buffer: Buffer) -> bool:
-        """Whether a buffer holds other buffers' values, moved or cast only, also if read through removed buffers."""
+        """Whether a buffer only holds moved or cast values of other buffers; removed buffers are looked through."""
         if computes(buffer) or buffer.is_extern:
             return False
         return all(self.only_moves(self._removed[read.name]) for read in buffer.accesses if read.name in self._removed)
@@ -233,8 +234,9 @@ class Flow:
         """
         The FX node that gives a buffer its line and module.
 
-        The node whose value the buffer holds; else, if the buffer only prepares an input of a library call, that call;
-        else the last of its origins with a line or module, if possible no convolution and no call that reads it.
+        This is the node whose value the buffer holds. If there is no such node and the buffer only prepares an input of
+        a library call, it is the node of this call. Otherwise, it is the last origin with a line or module, if possible
+        neither a convolution nor a call that reads the buffer.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None and source.name not in self.inputs:
@@ -254,26 +256,27 @@ class Flow:
         return max(nodes, key=lambda node: self.order[node.name], default=None)
 
     def required_by(self, name: str) -> tuple[str, ...]:
-        """FX nodes of the library calls that read a buffer, or the buffer that it is a part of, in its layout."""
+        """Names of the FX nodes of the library calls that read a buffer, or the larger buffer that contains it."""
         nodes = (self.extern_node(self.buffers[reader]) for reader in self.extern_readers(name))
         return tuple(dict.fromkeys(node.name for node in nodes if node is not None))
 
     def extern_readers(self, name: str) -> list[str]:
-        """Buffers of the library calls that read a buffer, or the buffer that it is a part of; templates count too."""
+        """Buffers of the library calls and templates that read a buffer, or the larger buffer that contains it."""
         buffer = self.buffers.get(name)
         readers = [*self.readers[name], *(self.readers[str(buffer.alias_of)] if buffer is not None else ())]
         return [reader for reader in readers if is_call(self.buffers[reader])]
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
         """
-        The FX node of a library call: its source node, else one of its origins.
+        The FX node of a library call: its source node, or else one of its origins.
 
-        Origins include whatever is computed for the call: its own operator is the one that it names. A convolution's
-        is the last convolution, because later operations are fused into it; another call's is the last node.
+        The origins also include nodes that are computed for the call. The last origin with the call's operator is
+        taken. If there is none with this operator, a convolution takes the last convolution, because later operations
+        are fused into it, and another call takes the last origin.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None:
-            is_item = not buffer.is_extern and base_name(source.target) == "getitem"  # of what a template returns
+            is_item = not buffer.is_extern and base_name(source.target) == "getitem"  # an item of a template's results
             return self.nodes.get(source.inputs[0], source) if is_item else source
         kernel = str(buffer.kernel).removeprefix("torch.ops.")
         origins = [self.nodes[name] for name in buffer.origins if name in self.nodes]
@@ -286,7 +289,7 @@ _Known = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def is_call(buffer: Buffer) -> bool:
-    """Whether a library call writes a buffer, or a template of Inductor's (flex attention), which has no loops."""
+    """Whether a buffer is written by a library call, or by an Inductor template without loops, as flex attention is."""
     is_template = buffer.launch is not None and bool(buffer.reads) and not buffer.accesses and buffer.problem is None
     return buffer.is_extern or is_template
 
@@ -307,7 +310,7 @@ def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -
     """A source's layout as its reader sees it; its own layout if only strides of size-1 dimensions differ."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
-    # A size-1 dimension gets the stride that torch would give it: size times stride of the next one larger than 1.
+    # A size-1 dimension gets the stride that torch would give it: size * stride of the next dimension larger than 1.
     kept, filler = list(stride), 1
     for dimension in reversed(range(len(shape))):
         if shape[dimension] == 1:
@@ -321,7 +324,7 @@ def densified(layout: Layout) -> Layout:
     """
     The dense layout in the same stride order, which shows the memory format of a part of a larger buffer.
 
-    A dimension of size 1 keeps its place among the others, because torch goes by its stride as well.
+    A dimension of size 1 keeps its place among the others, because torch also looks at the stride of this dimension.
     """
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None
@@ -334,12 +337,12 @@ def densified(layout: Layout) -> Layout:
 
 
 def is_only_channels_last(layout: Layout | None) -> bool:
-    """Whether a 4-D or 5-D layout is channels-last and not contiguous as well; gaps in memory do not count."""
+    """Whether a 4-D or 5-D layout is channels-last but not also contiguous; gaps in memory do not count."""
     return _only_format(layout) in CHANNELS_LAST_BY_RANK.values()
 
 
 def is_only_contiguous(layout: Layout | None) -> bool:
-    """Whether a 4-D or 5-D layout is contiguous and not channels-last as well; gaps in memory do not count."""
+    """Whether a 4-D or 5-D layout is contiguous but not also channels-last; gaps in memory do not count."""
     return _only_format(layout) == "contiguous_format"
 
 

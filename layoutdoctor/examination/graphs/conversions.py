@@ -1,10 +1,10 @@
 """
-Layout conversions by the loops of a compiled graph and by copies of ATen: who asked for each, and which operations
-need it.
+Layout conversions in the loops of a compiled graph and in copies of ATen, with the owner of each conversion and the
+operations that need it.
 
 A loop converts if it reads a whole tensor in one stride order and writes the same elements and dimensions in another,
-over dimensions larger than 1; it may compute as well. Padding, concatenation, slicing, shuffling, and casts that keep
-the layout move elements too but convert nothing. The loops decide, never the name of a kernel. Conversions inside an
+over dimensions larger than 1. The loop may compute as well. Padding, concatenation, slicing, shuffling, and casts that
+keep the layout move elements too but convert nothing. Names of kernels are not considered. Conversions inside an
 external call are not in the graph but in the kernel list.
 """
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.operations import HostOperation
 
 USER_CALLS = frozenset({"contiguous", "to", "clone", "copy_", "type", "type_as", "half", "bfloat16", "float"})
-"""Methods by which a model asks for a layout itself; ``reshape`` and the like ask for a shape."""
+"""Methods with which a model's own code asks for a layout. ``reshape`` and similar methods ask for a shape."""
 
 _COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_"})
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
-    """The graphs with their conversions and layout breakers filled in."""
+    """Adds conversions and layout breakers to compiled graphs."""
     found: list[Graph] = []
     for graph in graphs:
         flow = Flow(graph)
@@ -59,7 +59,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 
 def _conversions(flow: Flow) -> tuple[Conversion, ...]:
-    """One conversion for each buffer, source layout and kind of tensor; in a concatenation, for each branch."""
+    """Makes a conversion for each buffer, source layout and kind of tensor; in a concatenation, for each branch."""
     gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
     for buffer in flow.graph.buffers:
@@ -83,7 +83,7 @@ def _conversions(flow: Flow) -> tuple[Conversion, ...]:
 
 
 def layout_change(source: Layout, target: Layout) -> ConversionDirection:
-    """The change from one strided layout to another; ``none`` if the order of elements stays or is not known."""
+    """The change from one strided layout to another; ``none`` if the order of elements is the same or not known."""
     before, after = densified(source), densified(target)
     if set(before.memory_formats) & set(after.memory_formats):
         return "none"
@@ -134,10 +134,10 @@ def _conversion(
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     """
-    Bytes of a tensor, summed over some dtypes; None if its size or a dtype is not known.
+    Bytes of a tensor, summed over its dtypes; None if its size or a dtype is not known.
 
     Args:
-        dtypes: In any spelling. A conversion reads one dtype and writes another, so it moves the bytes of both.
+        dtypes: Names of dtypes, in any spelling. For a conversion: the dtype that it reads and the one that it writes.
     """
     elements = None if layout is None else layout.element_count
     size = sum_if_all_known(*map(item_bytes, dtypes))
@@ -145,7 +145,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
-    """The model's own call that asked for the layout in which a buffer is written; None if there is none."""
+    """The model's own call that asked for the layout in which a buffer is written; None if no call did."""
     for node in flow.nodes_of(buffer):
         before, after = layout_or_unknown(flow.argument(node)), layout_or_unknown(node)
         is_change = before.shape == after.shape and layout_change(before, after) != "none"
@@ -241,10 +241,10 @@ def with_eager_conversions(
     device_seconds: Mapping[int | None, float] | None = None,
 ) -> Graph:
     """
-    The eager graph with its conversions and layout breakers.
+    Adds conversions and layout breakers to the graph of an eager iteration.
 
     Args:
-        device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
+        device_seconds: Time of the kernels that each operation launched, by its external id; None on a CPU.
     """
     flow = Flow(graph)
     found: list[Conversion] = []
@@ -260,14 +260,14 @@ def with_copies_around(
     graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
 ) -> tuple[Graph, ...]:
     """
-    Compiled graphs with the conversions that copies of ATen make, outside of Inductor's and the libraries' kernels.
+    Adds the conversions in copies of ATen to compiled graphs; these are in no kernel of Inductor or a library.
 
-    Some copies are inside the library calls of a graph, as when a gradient or a weight comes in another memory format
-    than the convolution runs in. Copies outside of all graphs are listed with the last graph: autograd copies
-    gradients into the strides of their parameters, and the model makes copies after a graph break.
+    Some copies are inside the library calls of a graph, for example when a gradient or a weight has another memory
+    format than the one in which the convolution runs. Copies outside of all graphs are listed with the last graph:
+    autograd copies gradients into the strides of their parameters, and the model makes copies after a graph break.
 
     Args:
-        device_seconds: On a GPU: time of the kernels that each operation launched, by its external id.
+        device_seconds: Time of the kernels that each operation launched, by its external id; None on a CPU.
     """
     if not graphs:
         return ()
@@ -282,14 +282,14 @@ def with_copies_around(
             continue
         name = entry.home()
         graph = by_name.get(name or graphs[-1].name)
-        if graph is None or (name and entry.joined().node is None):  # it ran in a graph, for a node that is not known
+        if graph is None or (name and entry.joined().node is None):  # it ran in a graph, but its node is not known
             continue
         number = len(found[graph.name])
         conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
         if conversion is not None:
             # The copied tensor is no buffer; the node's port says which tensor it is.
             own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
-            if conversion.port in (None, "output 0"):  # the buffer read may have another layout than its node
+            if conversion.port in (None, "output 0"):  # the buffer may have another layout than its node
                 own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
             # Autograd copies a gradient if its parameter has other strides.
@@ -301,7 +301,7 @@ def with_copies_around(
 
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
-    """The conversion as that of a gradient, with line and module if only one result of the backward graphs fits."""
+    """Marks a conversion as one of a gradient; sets line and module if only one result of the backward graphs fits."""
     returned = [
         node
         for graph in graphs
@@ -335,7 +335,7 @@ def _eager_conversion(
     direction = "none" if layouts is None else layout_change(*layouts)
     if layouts is None or direction == "none":
         return None
-    # By name: ``called`` is set on the graph's nodes, not on the nodes that the join put into operations.
+    # Looked up by name: ``called`` is set on the graph's nodes, not on the nodes that the join put into operations.
     node = nodes.get(str(where(entry.joined().node).node))
     op = outermost_name(entry)
     seconds = entry.seconds if device_seconds is None else device_seconds.get(entry.external_id)
@@ -359,7 +359,7 @@ def _eager_conversion(
 def _with_tensor(
     conversion: Conversion, graph: Graph, node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> Conversion:
-    """A copy with the facts of the node that ran it: which of its tensors is copied, for whom, and why."""
+    """Adds to a copy the facts that follow from its node: the copied tensor, the owner, and the cause of the copy."""
     port, kind = _port_and_kind(node, nodes, source, target)
     read = [nodes[name] for name in node.inputs if name in nodes]
     dtype = read[0].dtype if read else None
@@ -387,7 +387,7 @@ def _with_tensor(
 def _port_and_kind(
     node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """The port and kind of the copied tensor; None and ``unknown`` if none or several inputs of a convolution fit."""
+    """The port and kind of the copied tensor; None and ``unknown`` if not exactly one input of a convolution fits."""
     fitting = [position for position, name in enumerate(node.inputs) if _fits(nodes.get(name), source)]
     is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"
@@ -417,7 +417,7 @@ def _fits(node: FxNode | None, layout: Layout | None) -> bool:
 
 
 def _source_value(node: FxNode, port: str | None) -> str | None:
-    """The value that is copied: an input, or the argument of the copy that the node is."""
+    """The value that is copied: the input of this port, or the first input of a node that is a copy; else None."""
     side, _, number = (port or "").partition(" ")
     position = int(number) if side == "input" else 0
     is_known = side == "input" or (side == "output" and is_copy(node))

@@ -15,7 +15,7 @@ from layoutdoctor.units import sum_if_all_known
 
 def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: float | None) -> tuple[Graph, ...]:
     """
-    The compiled graphs of a trial, with the costs of their conversions.
+    Adds the costs of conversions to the compiled graphs of a trial.
 
     Args:
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
@@ -26,7 +26,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         for position, launch in numbers.items():
             ran[launch].append(kernels[position].seconds)
         sums = {launch: sum_if_all_known(*times) for launch, times in ran.items()}
-        # A graph may have run several times: the mean time counts.
+        # A graph may have run several times: the mean over its runs counts.
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
         computing = {buffer.kernel for buffer in graph.buffers if computes(buffer)}
         measured: dict[str, float] = {}
@@ -41,7 +41,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
 
 
 def _with_cost(conversion: Conversion, seconds: float | None, bandwidth: float | None) -> Conversion:
-    """The conversion with its measured time, or else that which its bytes take if it is not fused."""
+    """The conversion with its measured time, or, if it is not fused, with the time estimated from its bytes."""
     if seconds is not None:
         return msgspec.structs.replace(conversion, seconds=seconds, seconds_source="measured")
     if not bandwidth or conversion.bytes_moved is None or conversion.fused:
@@ -50,7 +50,7 @@ def _with_cost(conversion: Conversion, seconds: float | None, bandwidth: float |
 
 
 def with_bandwidth_shares(conversions: Iterable[Conversion], bandwidth: float | None) -> tuple[Conversion, ...]:
-    """The conversions, with the share of the copy bandwidth that each one reaches if its time was measured."""
+    """Adds to each conversion with a measured time the share of the copy bandwidth that it reaches."""
     return tuple(
         msgspec.structs.replace(conversion, bandwidth_share=conversion.bytes_moved / conversion.seconds / bandwidth)
         if bandwidth
@@ -68,11 +68,12 @@ def launches_that_ran(
     """
     Matches the generated kernels of a kernel list with the launches of the graphs.
 
-    A kernel whose graph is not known is matched if only one graph has a kernel of its name.
+    A kernel whose graph is not known is matched if only one graph has a kernel of the same name.
 
     Yields:
-        Each graph; by launch number, the buffers that the launch writes; by position in the kernel list, the launch
-        number. Kernels of a name are left out if their count is no multiple of the graph's launches of this name.
+        A graph; a dict from launch number to the buffers that the launch writes; a dict from position in the kernel
+        list to launch number. If the count of kernels with one name is no multiple of the graph's launches with this
+        name, these kernels are left out.
     """
     owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
     for graph in graphs:

@@ -1,9 +1,9 @@
 """
 Joins operations of the profiled iteration with the graph nodes that they ran.
 
-Convolutions come first, because libraries convert layouts around them. The k-th convolution that ran is joined with the
-k-th one of the graph, if counts, operators and shapes agree. Other library calls of a compiled graph are joined by name
-and order.
+Convolutions matter most, because libraries convert layouts around them. The k-th convolution that ran is joined with
+the k-th convolution of the graph, if counts, operators and shapes agree. Other library calls of a compiled graph are
+joined by name and order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_convolution_target(target: str) -> bool:
 
 
 def join_eager(tree: Sequence[HostOperation], graph: Graph) -> str | None:
-    """Joins an eager iteration's convolutions with its recorded graph; returns why none was joined, else None."""
+    """Joins the convolutions of an eager iteration with its graph. Returns the reason if this failed, else None."""
     return _join_sequence(tree, [node for node in graph.nodes if is_convolution_target(node.target)], graph)
 
 
@@ -52,7 +52,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
     Joins the operations of a compiled iteration with the graphs they ran in.
 
     Returns:
-        Why some graphs or convolutions were not joined; None if all were.
+        The reason why some graphs or convolutions were not joined; None if all were joined.
     """
     calls = [entry for entry in tree if entry.name.startswith(GRAPH_CALL)]
     problems: list[str] = []
@@ -80,10 +80,11 @@ def _graph_of(
     call: HostOperation, inside: Sequence[HostOperation], expected: Graph | None, graphs: Sequence[Graph]
 ) -> Graph | None:
     """
-    The graph that ran in a call, by the ranges around its generated kernels, else by the Triton kernels launched in it.
+    Finds the graph that ran in a call, by the ranges around its generated kernels, or else by its Triton kernels.
 
-    A Triton kernel does not name its graph. The graph expected by position is taken if it has these kernels and as
-    many convolutions, or if no graph has; else the only graph that has, or the only such graph in the call's direction.
+    Ranges name their graph, Triton kernels do not. A graph fits if it has all Triton kernels of the call and as many
+    convolutions. The graph expected by position is taken if it fits, or if no graph fits. Otherwise the only fitting
+    graph is taken, or, of several, the only one in the direction (forward or backward) of the call.
     """
     for entry in inside:
         if entry.name.startswith(GENERATED_PREFIX):
@@ -107,9 +108,9 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     """
     The convolutions of a graph in the order in which the generated code runs them.
 
-    Each node's target is the operator that the code calls: after freezing, a node's own target may say nothing.
+    The target of each returned node is the operator that the code calls, because freezing may replace a node's target.
     """
-    # Freezing puts the lowering function of a pattern in the place of its operator.
+    # Freezing replaces the operator of a matched pattern by the pattern's lowering function.
     patterns = ("functools.partial(", "<function ")
     by_name = {n.name: n for n in graph.nodes if is_convolution_target(n.target) or n.target.startswith(patterns)}
     if not any(buffer.is_extern for buffer in graph.buffers):
@@ -118,7 +119,7 @@ def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     for buffer in graph.buffers:
         if not buffer.is_extern or buffer.kernel is None or "conv" not in buffer.kernel:
             continue
-        # ``source_node`` may be an operation that was fused into the call; the origins then name the call itself.
+        # ``source_node`` may be an operation that was fused into the call; then the origins name the call's own node.
         is_own = buffer.source_node in buffer.origins
         names = (buffer.source_node, *buffer.origins) if is_own else (*buffer.origins, buffer.source_node)
         node = next((by_name[str(name)] for name in names if name in by_name), None)
@@ -148,7 +149,7 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
 
 
 def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
-    """Joins library calls other than convolutions, if as many calls of a name ran as the generated code has."""
+    """Joins library calls of a name other than convolutions, if as many of them ran as the generated code has."""
     by_name = {node.name: node for node in graph.nodes}
     calls: dict[str, list[FxNode | None]] = defaultdict(list)
     for buffer in graph.buffers:
@@ -167,15 +168,15 @@ def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
 
 
 def _convolutions(entries: Sequence[HostOperation]) -> list[HostOperation]:
-    """The convolutions that no other convolution called: ``aten::convolution`` calls other operators of the list."""
+    """The outermost convolutions: ``aten::convolution`` calls other operators of ``_CONVOLUTIONS``."""
     return [entry for entry in entries if [one for one in entry.around() if one.name in _CONVOLUTIONS] == [entry]]
 
 
 def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[int | str, ...]]) -> bool:
     recorded = [tuple(shape) for shape in entry.shapes if shape]
-    if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: the tensor it writes into comes before its input
+    if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: the first argument is the tensor it writes to
         recorded = recorded[1:]
-    # The tensor that a fused convolution adds comes before its weight in the call, and after it in the pattern's node.
+    # A fused convolution may add a tensor: in the call it comes before the weight, in the pattern's node after it.
     for expected, name in zip((recorded[:1], recorded[1:3]), node.inputs[:2], strict=False):
         known = shapes.get(name)
         if known is None or not expected or not all(isinstance(size, int) for size in known):
@@ -186,7 +187,7 @@ def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[in
 
 
 def align_eager(tree: Sequence[HostOperation], graph: Graph) -> Graph:
-    """Joins profiled eager operations with the recorded graph and sets ``called``, the function on the user's line."""
+    """Joins profiled eager operations with the recorded graph and sets ``called``, the function the user called."""
     nodes = [node for node in graph.nodes if node.op == "call_function" and "getitem" not in node.target]
     wanted = {operation_name(node.target) for node in nodes}
     entries = _recorded_entries(tree, wanted)
@@ -211,7 +212,7 @@ def operation_name(target: str) -> str:
 
 
 def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[HostOperation]:
-    """The operations of these names in order, none inside another, as a dispatch mode would have seen them."""
+    """The outermost operations with these names, in order, as a dispatch mode would have recorded them."""
     found: list[HostOperation] = []
     covered: set[int] = set()
     for entry in tree:  # parents come before their children
@@ -224,7 +225,12 @@ def _recorded_entries(tree: Sequence[HostOperation], wanted: set[str]) -> list[H
 
 
 def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[tuple[FxNode, HostOperation]]:
-    """Pairs of one name: first of what moves elements and both sides have, which ``aten::detach`` must not shift."""
+    """
+    Pairs nodes and operations of the same name, in order.
+
+    Names of operations that move elements are aligned first, if both sides have them. The others, such as
+    ``aten::detach``, are aligned in the gaps between, so that they cannot shift the first pairs.
+    """
     names, ran = [operation_name(node.target) for node in nodes], [entry.name for entry in entries]
     certain = {name for name in {*names} & {*ran} if moves_elements(name)}
     ours, theirs = ([place for place, name in enumerate(side) if name in certain] for side in (names, ran))
@@ -236,7 +242,7 @@ def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[
 
 
 def _aligned(names: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
-    if names == others:  # as most are, and the matcher takes the square of their length
+    if names == others:  # the usual case; the matcher's time grows with the square of the length
         return [(place, place) for place in range(len(names))]
     blocks = difflib.SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
     return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]

@@ -1,8 +1,8 @@
 """
-The operations that take values in any layout and keep the layout: between two of them nothing forces a conversion.
+Operations that accept any layout and keep it, so that no conversion is needed between two of them.
 
-The list is short on purpose. An operation that is not in it ends a region: this can hide a redundant pair but never
-invents one. Names are those of ATen and of the ``prims`` that Inductor's decompositions use.
+The lists are short on purpose. An operation that is in no list ends a region: a missing operation can hide a redundant
+pair, but never causes a wrong pair. Names are those of ATen and of the ``prims`` that Inductor's decompositions use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POINTWISE = frozenset(
     softplus_backward sqrt square sub tan tanh tanh_backward threshold threshold_backward trunc where xlogy
     """.split()
 )
-"""They compute each element from the elements at the same index; torch keeps the operands' stride order."""
+"""Operations that compute an element from elements at the same index; torch keeps the operands' stride order."""
 
 PER_CHANNEL = frozenset(
     """
@@ -40,26 +40,26 @@ PER_CHANNEL = frozenset(
     """.split()
 )
 """
-Pooling, padding, resampling and inference batch norm: they treat each channel alone, in either memory format.
+Pooling, padding, resampling and inference batch norm, which treat each channel alone, in either memory format.
 
-``avg_pool3d`` and the adaptive 3-D poolings are not among them: they return ``contiguous_format`` whatever they are
-given (torch 2.13 on a CPU), so no channels-last region goes through them.
+``avg_pool3d`` and the adaptive 3-D poolings are left out: they return ``contiguous_format`` for an input in any format
+(torch 2.13 on a CPU), so no channels-last region goes through them.
 """
 
 _BATCH_NORMS = frozenset({"native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 ALIASES = frozenset({"detach", "alias", "getitem", "lift_fresh_copy"})
-"""The same value under another name."""
+"""Operations whose result is their input under another name."""
 
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "var_mean", "std", "any", "all", "max", "min", "norm"})
-"""They read a value in any layout and return a new, smaller value."""
+"""Operations that read a value in any layout and return a new, smaller value."""
 
 
 CONTIGUOUS_NORMS = frozenset(
     {"aten::group_norm", "aten::native_group_norm", "aiter::_groupnorm_run", "aiter::_groupnorm"}
 )
 """
-Group norms that make their input contiguous on a GPU, by their names in a trace. Unless the norm is replaced as well,
-conversions removed around it only become copies inside it.
+Names, in a trace, of group norms that make their input contiguous on a GPU. If conversions around such a norm are
+removed, the norm makes copies instead, unless it is replaced as well.
 
 Source:
     ``aten/src/ATen/native/group_norm.cpp`` (before pytorch's pull request 191945), pytorch issue 111824;
@@ -76,7 +76,7 @@ def is_layout_agnostic(node: FxNode) -> bool:
 
 
 def convolves(target: str) -> bool:
-    """Whether an operation is a convolution of any library, forward or backward; a cast (``convert_...``) is none."""
+    """Whether an operation is a forward or backward convolution of any library; casts (``convert_...``) are not."""
     name = base_name(target)
     return "conv" in name and "convert" not in name and "reorder" not in name
 
@@ -100,7 +100,7 @@ VIEWS = TURNING | frozenset(
 
 
 class StridedNorm(NamedTuple):
-    """A batch norm, the layout of its input, and the operation that made the input."""
+    """A batch norm, the layout and dtype of its input, the operation that made it, and whether a view permuted it."""
 
     norm: FxNode
     layout: Layout
@@ -111,10 +111,10 @@ class StridedNorm(NamedTuple):
 
 def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[StridedNorm]:
     """
-    The batch norms of a contiguous model's graph whose input is not contiguous, and comes from no convolution.
+    Finds batch norms whose input is not contiguous and comes from no convolution, in the graph of a contiguous model.
 
     Args:
-        taken_apart: Look for batch norms that the compiler decomposed into simpler operations, not for whole ones.
+        taken_apart: True to look for batch norms that were decomposed into simpler operations, False for whole ones.
     """
     nodes = {node.name: node for node in graph.nodes}
     for norm in graph.nodes:
@@ -136,7 +136,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
 
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
-    """The operation that made a value, before views and layout-agnostic operations, and whether a view permuted it."""
+    """The operation above a value's views and layout-agnostic operations, and whether one of the views permutes."""
     is_turned, steps = False, 0
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):

@@ -1,4 +1,4 @@
-"""Convolutions that equal one matrix product, as their patches do not overlap, and their share of a model's work."""
+"""Convolutions that equal one matrix product, because their patches do not overlap, and their share of the work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
 from layoutdoctor.examination.layouts import layout_or_unknown
 
 LEAST_WORK_SHARE = 0.02
-"""With a smaller share of a model's work, the gain would not be noticed."""
+"""Share of a model's work below which a gain in the time of such convolutions would not be noticed."""
 
 _CALL_FLOPS = 1e6
 """The fixed work of a call: about 20 us, in floating-point operations of a CPU."""
@@ -35,13 +35,13 @@ def is_matrix_product(
     image: Sequence[Size],
 ) -> bool:
     """
-    Whether a convolution without groups multiplies each patch of an image by its weight once.
+    Whether a convolution without groups equals a matrix product, because the patches of the image do not overlap.
 
     True if, without padding and dilation, the kernel covers the whole image, or kernel size and stride are equal and
     divide the image. False for a pointwise convolution of more than one pixel, which is fast already.
 
     Args:
-        image: The spatial sizes of the input.
+        image: Spatial sizes of the input.
     """
     if any(padding) or any(step != 1 for step, size in zip(dilation, kernel, strict=True) if size != 1):
         return False
@@ -53,7 +53,7 @@ def is_matrix_product(
 
 
 def convolved(graph: Graph) -> Iterator[tuple[FxNode, FxNode]]:
-    """A graph's forward convolutions, each with its input's node, if the input is no weight and its layout is known."""
+    """The forward convolutions of a graph, each with its input, if the input is no weight and has a known layout."""
     nodes = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         source = nodes.get(node.inputs[0]) if _convolves(node) and node.inputs else None
@@ -66,7 +66,7 @@ def _convolves(node: FxNode) -> bool:
 
 
 def share_of(graphs: Iterable[Graph], is_one: Callable[[FxNode], bool]) -> float:
-    """Estimated share of the ``is_one`` convolutions in the forward's work of convolutions and matrix products."""
+    """Estimated share of the ``is_one`` convolutions in the work of all forward convolutions and matrix products."""
     own, every = 0.0, 0.0
     for graph in graphs:
         nodes = {node.name: node for node in graph.nodes}
@@ -87,7 +87,7 @@ def _convolution_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
 
 
 def _product_flops(node: FxNode, nodes: Mapping[str, FxNode]) -> float:
-    """The work of a matrix product of the last two inputs; ``addmm`` has the tensor that it adds before them."""
+    """The work of a product of the last two inputs; the first input of ``addmm`` is the tensor that it adds."""
     left = _sizes(nodes.get(node.inputs[-2])) if len(node.inputs) > 1 else ()
     return 2 * math.prod(_sizes(node)) * left[-1] if left else 0.0
 

@@ -1,11 +1,11 @@
 """
 Redundant pairs, proved on the data flow of a graph.
 
-Values joined by layout-agnostic operations form a region that can be in one layout. Today each value that enters the
-region is converted from A to B, and each value that leaves it from B to A. If the region were in A, these conversions
-would go; instead, each value that something else needs in B, and each value that comes from elsewhere in B, would cost
-one conversion. A pair is reported only if, by this balance of conversions and bytes, its two conversions are no longer
-needed. Each run of a graph, and each layout A, is balanced by itself.
+Values joined by layout-agnostic operations form a region that can be in one layout. As recorded, values that enter the
+region are converted from layout A to layout B, and values that leave it from B to A. If the region were in A, these
+conversions would not be needed. Instead, one conversion would be needed for each value that another operation needs in
+B, and for each value that comes in B from elsewhere. A pair is reported only if this balance of conversions and bytes
+shows that its two conversions are not needed. Each run of a graph and each layout A is balanced separately.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from layoutdoctor.words import distinct
 @dataclass
 class _Region:
     """
-    Values that can live in one layout.
+    Values that can all be in one layout. A and B are the layouts of the module's docstring.
 
     Attributes:
-        leaving: Conversions A to B of values that enter the region, by the name of the converted value.
-        entering: Conversions B to A of values read from the region, each with the value that it reads.
-        pinned: Values needed in B: outputs, and inputs of operations not known to take any layout.
-        foreign: Values that come from elsewhere in B.
+        leaving: Conversions from A to B of values that enter the region, by the name of the converted value.
+        entering: Conversions from B to A of values that leave the region, each after the name of the value it reads.
+        pinned: Values that are needed in B: outputs, and inputs of operations not known to accept any layout.
+        foreign: Values that come in B from elsewhere.
     """
 
     values: set[str]
@@ -56,7 +56,7 @@ class _Region:
     foreign: set[str] = field(default_factory=set)
 
     def in_each_layout(self) -> Iterator[_Region]:
-        """The region once per layout A; values from other layouts are foreign, values read in others are pinned."""
+        """Yields the region for each layout A; values from other layouts are foreign, values read in others pinned."""
         layouts: list[Layout] = []
         for source in (conversion.source for conversion in self.leaving.values()):
             if source is not None and not any(same_format(source, known) for known in layouts):
@@ -69,21 +69,21 @@ class _Region:
 
     @property
     def free(self) -> list[tuple[str, Conversion]]:
-        """The values that are not needed in B, with their conversions; a pinned value keeps its conversion."""
+        """The converted values that are not pinned, with their conversions: a pinned value keeps its conversion."""
         return [(name, conversion) for name, conversion in self.leaving.items() if name not in self.pinned]
 
     def removable_pair_count(self) -> int:
-        """How many conversions in each direction would no longer be needed."""
+        """The number of conversions in each direction that would not be needed with the region in A."""
         return max(0, min(len(self.leaving) - len(self.pinned), len(self.entering) - len(self.foreign)))
 
     def saved_bytes(
         self, values: Mapping[str, Buffer] | Mapping[str, FxNode], moves: Callable[[Conversion], bool]
     ) -> int | None:
         """
-        Bytes that conversions move today, less the bytes with the region in A; None if a size is not known.
+        Bytes that conversions move as recorded, minus the bytes with the region in A; None if a size is not known.
 
-        Conversions fused into loops that compute cost nothing today. A pinned value that is converted as it enters the
-        region keeps that conversion.
+        Conversions fused into loops that compute cost nothing. A pinned value that is converted where it enters the
+        region keeps this conversion.
         """
         costly = [c for c in (*(c for _, c in self.free), *(c for _, c in self.entering)) if moves(c)]
         new = [values[name] for name in (*(self.pinned - self.leaving.keys()), *self.foreign)]
@@ -94,7 +94,7 @@ class _Region:
     def ways(
         self, joined: nx.DiGraph, starts: Sequence[tuple[str, Conversion]], used: set[str]
     ) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
-        """Unused conversions into and out of the region with the values on the way between them, shortest way first."""
+        """Unused conversions into and out of the region, and the values on the way between them; shortest way first."""
         ends: dict[str, list[int]] = defaultdict(list)
         for position, (name, _) in enumerate(self.entering):
             ends[name].append(position)
@@ -110,7 +110,7 @@ class _Region:
                 yield first, second, nx.shortest_path(joined, name, last)
 
     def kept(self) -> str:
-        """Which conversions of the region stay, as the end of a proof."""
+        """The last part of a proof: the conversions of the region that are still needed."""
         kept = []
         if self.pinned:
             kept.append(f"; {len(self.pinned)} of them also by what needs this layout, which keeps its own conversion")
@@ -128,7 +128,7 @@ def _pair(
     location: SourceLocation | None,
     proof: str,
 ) -> RedundantPair:
-    """The record of a pair: the last of ``parts`` converts back from B to A, the others from A to B."""
+    """Makes the record of a pair: the last of ``parts`` converts from B to A, the others convert from A to B."""
     first, *also, second = parts
     seconds = sum_if_all_known(*(part.seconds for part in timed))
     is_estimate = any(part.seconds_source == "estimated" for part in timed)
@@ -152,12 +152,12 @@ def _pair(
 
 
 def _most(choices: Iterable[list[RedundantPair]]) -> list[RedundantPair]:
-    """The longest of some lists of pairs: one list for each layout that a region may be in."""
+    """The longest list of pairs; there is one list for each layout that a region may be in."""
     return max(choices, key=len, default=[])
 
 
 def buffer_pairs(flow: Flow) -> tuple[RedundantPair, ...]:
-    """The redundant pairs of one compiled graph that its buffers alone prove."""
+    """Finds the redundant pairs of a compiled graph that its buffers prove without the kernel list."""
     made: dict[str, list[Conversion]] = defaultdict(list)
     read: dict[str, list[Conversion]] = defaultdict(list)
     for conversion in flow.graph.conversions:
@@ -180,8 +180,8 @@ class _Loops:
     The buffers of a compiled graph.
 
     Attributes:
-        joined: Buffers that loops write, and concatenations of them, joined if one is computed from the other in the
-            same stride order. Inductor is free to choose their layouts.
+        joined: Buffers that loops write, and concatenations of these buffers. An edge means that the second is computed
+            from the first in the same stride order. Inductor is free to choose their layouts.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -209,13 +209,13 @@ class _Loops:
     def balance(
         self, values: set[str], made: Mapping[str, Sequence[Conversion]], read: Mapping[str, Sequence[Conversion]]
     ) -> _Region:
-        """The conversions into and out of a region, and the buffers that are pinned or foreign."""
+        """Finds the conversions into and out of a region, and its pinned and foreign buffers."""
         flow, region = self.flow, _Region(values)
         for name in sorted(values, key=flow.position.__getitem__):
             for conversion in made.get(name, ()):
                 if conversion.source_value not in values:
                     if name in region.leaving:
-                        region.foreign.add(name)  # two operands are converted for one value: not followed
+                        region.foreign.add(name)  # several operands are converted for one value: not followed further
                     region.leaving[name] = conversion
             region.entering += [(name, c) for c in read.get(name, ()) if c.value not in values]
             buffer = flow.buffers[name]
@@ -232,30 +232,30 @@ class _Loops:
         return [self.flow.buffers[reader] for reader in self.flow.readers[name]]
 
     def _would_convert(self, name: str, reader: Buffer) -> bool:
-        """Whether a loop that reads a buffer would have to convert it if the buffer were in channels-last instead."""
+        """Whether a loop that reads a buffer would have to convert the buffer if it were in channels-last."""
         if reader.is_reduction or reader.alias_of == name or name in self._parts(reader):
-            return False  # a reduction gives a new, smaller value; a concatenation is the same memory
+            return False  # a reduction makes a new, smaller value; a concatenation shares the memory
         if reader.problem is not None or reader.layout is None:
             return True
         if any(source.name == name and source.seen is not None for source in self.flow.sources(reader)):
-            return False  # the reader is in the region, or its conversion is counted
+            return False  # the reader belongs to the region, or its conversion is already counted
         if reader.is_removed:
             return any(self._would_convert(reader.name, further) for further in self._readers(reader.name))
         return not is_only_channels_last(reader.layout)
 
     def _parts(self, whole: Buffer) -> tuple[str, ...]:
-        """The buffers that a concatenation without a loop of its own is made of."""
+        """The parts of a concatenation that has no loop of its own; empty for other buffers."""
         return whole.reads if not whole.accesses and self.flow.is_concatenation(whole) else ()
 
     def _is_foreign(self, buffer: Buffer, name: str) -> bool:
-        """Whether a value from outside the region would have to be converted for a region in channels-last."""
+        """Whether a value from outside the region would have to be converted if the region were in channels-last."""
         if self.joined.has_edge(name, buffer.name):
             return False
         layout = self.flow.layout_of(name)
         if layout is None:
             return True
         if len(layout.shape) < len(layout_or_unknown(buffer).shape):
-            return sum(size != 1 for size in layout.shape) > 1  # a vector per channel has no layout to speak of
+            return sum(size != 1 for size in layout.shape) > 1  # a vector with one value per channel fits any layout
         unread = BufferSource(name)  # its loop was not understood
         for source in [source for source in self.flow.sources(buffer) if source.name == name] or [unread]:
             if source.seen is not None:
@@ -266,7 +266,7 @@ class _Loops:
         return False
 
     def pairs(self, region: _Region) -> list[RedundantPair]:
-        """The pairs of a region, as many as both balances allow: unfused conversions first, then shorter ways."""
+        """The pairs of a region, as many as the balance allows; unfused conversions and shorter ways first."""
         count = region.removable_pair_count()
         saved = region.saved_bytes(self.flow.buffers, self._moves)
         if count == 0 or saved is None or saved <= 0:
@@ -281,17 +281,17 @@ class _Loops:
                 break
             parts = (first, *self._others(region, way, {*used, first.id}), second)
             timed = [part for part in parts if self._moves(part)]
-            if timed:  # not if all are fused into loops that compute: nothing would be saved
+            if timed:  # if all are fused into loops that compute, nothing would be saved
                 used.update(part.id for part in parts)
                 pairs.append(self._pair(region, reader_count, parts, timed, way))
         return pairs
 
     def _moves(self, conversion: Conversion) -> bool:
-        """Whether the loop of a conversion only moves elements; a conversion in a loop that computes costs nothing."""
+        """Whether the loop of a conversion only moves elements; in a loop that computes, a conversion costs nothing."""
         return self.flow.only_moves(self.flow.buffers[str(conversion.value)])
 
     def _others(self, region: _Region, way: Sequence[str], used: set[str]) -> list[Conversion]:
-        """The conversions of the other branches of a concatenation on the way; they are removed with the pair."""
+        """Conversions of further branches of a concatenation on the way, which are removed together with the pair."""
         if not any(self.flow.is_concatenation(self.flow.buffers[name]) for name in way):
             return []
         above = nx.ancestors(self.joined, way[-1]) | {way[-1]}
@@ -322,25 +322,25 @@ class _Loops:
 _OUT: tuple[ConversionDirection, ...] = ("from_blocked", "to_contiguous")
 _INTO: tuple[ConversionDirection, ...] = ("to_blocked", "to_channels_last")
 """
-Directions out of and into the layout that a library computes in: its results are converted out of it, its inputs into
-it. If there are only conversions the other way round, the library computes contiguous in a channels-last model.
+Directions out of and into the layout in which a library computes. Its results are converted out of this layout, its
+inputs into this layout. If all conversions go the other way, the library computes contiguous in a channels-last model.
 """
 
 
 _CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution", "clone", "_to_copy"})
 """
-Operations whose ports and node inputs number the same arguments; a fused binary operation has one more in between.
-
-A copy that the model makes itself (``.contiguous()``) starts a region as a convolution's result does.
+Operations whose ports number the same arguments as the inputs of their node. This is not so for a fused binary
+operation, which has one more argument in between. A copy in the model's own code (``.contiguous()``) starts a region
+like the result of a convolution.
 """
 
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
     """
-    The redundant pairs that kernel list and graphs prove together, and the pairs that Inductor's buffers prove alone.
+    Finds the redundant pairs that Inductor's buffers prove, and those that need the kernel list as well.
 
     Args:
-        conversions: Library conversions joined to nodes and ports, in the order in which they ran.
+        conversions: Library conversions with node and port, in the order in which they ran.
     """
     found: list[RedundantPair] = []
     for graph in graphs:
@@ -355,9 +355,9 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
 def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
-    Pairs for gradients that the backward of a convolution converts and autograd converts back.
+    Finds pairs of a gradient that the backward of a convolution converts, and that autograd converts back.
 
-    Both must convert the same number of gradients of one size and layout, since these cannot be distinguished.
+    Gradients of the same size and layout cannot be distinguished, so both must convert the same number of them.
     """
     there: dict[Hashable, list[Conversion]] = defaultdict(list)
     back: dict[Hashable, list[Conversion]] = defaultdict(list)
@@ -378,9 +378,9 @@ def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
 
 def _runs(conversions: Sequence[Conversion]) -> list[list[Conversion]]:
     """
-    A graph's conversions, one list for each run of the graph: code behind a graph break may run several times.
+    Splits a graph's conversions into runs of the graph, because code after a graph break may run several times.
 
-    The conversions of one node follow each other, so a node that appears again after another node ran again.
+    All conversions of a node in one run are neighbours: if a node appears again after another node, it ran again.
     """
     runs: list[list[Conversion]] = []
     times: dict[str, int] = defaultdict(int)
@@ -404,8 +404,8 @@ class _Operations:
     The operations of a graph.
 
     Attributes:
-        joined: Values whose layout matters (see ``_carries_layout``), joined by layout-agnostic operations.
-        mixed: Results of layout-agnostic operations that also read a tensor whose layout cannot be followed.
+        joined: Values whose layout matters (see ``_carries_layout``); edges are layout-agnostic operations.
+        mixed: Results of layout-agnostic operations with a further operand whose layout cannot be followed.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -421,7 +421,7 @@ class _Operations:
 
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
-        """Whether a value's layout matters: at least 4-D, and at least two dimensions but the batch larger than 1."""
+        """Whether a value's layout matters: it is at least 4-D, two dimensions after the first are larger than 1."""
         shape = layout_or_unknown(node).shape
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
@@ -429,13 +429,13 @@ class _Operations:
         """Whether an operation returns its result in the layout of its inputs."""
         if node.op != "call_function" or not is_layout_agnostic(node):
             return False
-        # A convolution's result starts a region; further results of pooling and batch norm do not join it.
+        # A convolution's result starts a new region. Further results of pooling and batch norm are in no region.
         is_item = base_name(node.target) == "getitem"
         return not is_item or not (node.result_index or is_convolution_target(self.nodes[node.inputs[0]].target))
 
     @staticmethod
     def _is_unclear(node: FxNode | None) -> bool:
-        """Whether a tensor has no recorded layout, or is of rank 3, ``[C, H, W]``, and has a layout of its own."""
+        """Whether a tensor's layout is not known, or the tensor is 3-D, ``[C, H, W]``, with a layout that matters."""
         shape = layout_or_unknown(node).shape
         if node is None or node.layout is None:
             return node is None or node.dtype is not None
@@ -455,7 +455,7 @@ class _Operations:
         return pairs
 
     def _balance(self, values: set[str], by_port: _ByPort) -> _Region:
-        """The conversions into and out of a region, and the values that are pinned or foreign."""
+        """Finds the conversions into and out of a region, and its pinned and foreign values."""
         region = _Region(values)
         for name in sorted(values, key=self.flow.order.__getitem__):
             if name in self.mixed:
@@ -477,7 +477,7 @@ class _Operations:
             region.pinned.add(name)
         for reader, position in self.flow.node_readers[name]:
             if base_name(reader.target) == "getitem" and reader.result_index:
-                continue  # indices of a pooling, statistics of a batch norm: not this value
+                continue  # indices of a pooling or statistics of a batch norm: another value
             if reader.op == "output":
                 region.pinned.add(name)
             elif is_convolution_target(reader.target):
@@ -490,7 +490,7 @@ class _Operations:
                 region.pinned.add(name)
 
     def _pairs(self, region: _Region) -> list[RedundantPair]:
-        """The pairs of a region, shortest way first, as many as the balance of conversions and of bytes allows."""
+        """The pairs of a region, as many as the balance of conversions and bytes allows; the shortest way first."""
         count, saved = region.removable_pair_count(), region.saved_bytes(self.nodes, lambda _: True)
         if count == 0 or saved is None:
             return []
@@ -512,13 +512,13 @@ class _Operations:
 def _of_either_way(
     conversions: Sequence[Conversion], usual: Sequence[ConversionDirection], other: ConversionDirection
 ) -> list[Conversion]:
-    """The conversions in the usual directions; if there are none, those in the other direction."""
+    """The conversions in the usual directions; if there are no such conversions, those in the other direction."""
     found = [conversion for conversion in conversions if conversion.direction in usual]
     return found or [conversion for conversion in conversions if conversion.direction == other]
 
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
-    """Whether the second conversion reverses the first. Sizes may differ only if a pool, pad or upsample is between."""
+    """Whether the second conversion reverses the first. Only with a pool, pad or upsample between may sizes differ."""
     between, read = first.target, second.source
     if not same_format(first.source, second.target) or not same_format(between, read):
         return False

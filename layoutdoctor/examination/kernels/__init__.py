@@ -1,1 +1,1 @@
-"""Facts that the kernels of a recording prove."""
+"""Finds the facts that the kernels of a recording prove."""

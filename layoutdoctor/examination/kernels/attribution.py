@@ -1,8 +1,8 @@
 """
-Which operation launched each device kernel of a recorded trace, within which convolution, and in which profiler step.
+Finds the operation that launched each device kernel of a recorded trace, its convolution, and its profiler step.
 
-A kernel's launch is found by its correlation. Its operation is found by External id; if the trace has no such id, or
-the id only repeats the correlation, the operation is found by nesting in time.
+A kernel's launch is found by its correlation id, and its operation by its External id. If the trace has no External
+ids, or if they only repeat the correlation ids, the operation is found by nesting in time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARKED_STEP = re.compile(r"(?i)(?:^|[^a-z])(?:step|iter|iteration|batch)(?:[^a-
 _PART_OF_STEP = re.compile(r"(?i)optimi[sz]er|scheduler|zero_grad|scaler|load|fetch")
 _DIGITS = re.compile(r"\d+")
 
-# If more than this share of the External ids repeat the correlation, they say nothing: files of 2022-08 to 2024-02.
+# External ids are ignored if more than this share repeat the correlation id, as in files of 2022-08 to 2024-02.
 _DEGENERATE_SHARE = 0.9
 
 _CONVOLUTION = re.compile(
@@ -49,14 +49,14 @@ class Attribution:
     The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` if it is not known.
 
     Attributes:
-        launch: Of each kernel: row of the runtime call that launched it.
-        operation: Of each kernel: row of the operation that launched it; not known for the kernels of a graph replay,
-            since one call launches them all.
-        convolution: Of each kernel: row of the outermost convolution around that operation.
-        convolution_of: Of each operation: row of the outermost convolution that it is or runs in.
-        outermost: Of each operation: row of the outermost operator around it, such as ``aten::conv2d``; its own row if
-            there is none, as directly inside a range of autograd or of compiled code.
-        replayed_count: Kernels that share a launch with others: those of graph replays.
+        launch: Row of the runtime call that launched each kernel.
+        operation: Row of the operation that launched each kernel; not known for the kernels of a graph replay, because
+            one call launches them all.
+        convolution: Row of the outermost convolution around the operation of each kernel.
+        convolution_of: Row of the outermost convolution that each operation is or runs in.
+        outermost: Row of the outermost operator around each operation, such as ``aten::conv2d``; the operation's own
+            row if there is no operator around it, as directly inside a range of autograd or of compiled code.
+        replayed_count: Number of kernels that share a launch with others, as in graph replays.
     """
 
     trace: RecordedTrace
@@ -78,7 +78,7 @@ class Attribution:
         return self.trace.names[int(self.trace.operations.name[operation])]
 
     def arguments_of(self, operation: int) -> OperationArguments:
-        """Arguments of an operation; empty if they were not recorded, or it is not known."""
+        """Arguments of an operation; empty if they were not recorded, or if the operation is not known."""
         row = int(self.trace.operations.arguments[operation]) if operation != NONE else NONE
         return self.trace.arguments[row] if row != NONE else OperationArguments()
 
@@ -142,7 +142,7 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
 
 
 def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
-    """Row of each kernel's launch, and whether other kernels share it."""
+    """Row of each kernel's launch, and whether other kernels have the same launch."""
     kernels, launches = trace.kernels, trace.launches
     row = _lookup(launches.correlation, kernels.correlation)
     ambiguous = _shared_across_processes(launches.correlation, launches.process)
@@ -154,7 +154,7 @@ def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
 
 
 def _shared_across_processes(ids: Column, processes: Column) -> Column:
-    """Ids that two recorded processes both use: in a merged trace these name no event."""
+    """Ids that several processes use: in a merged trace, such an id does not identify an event."""
     if len(ids) == 0 or (processes == processes[0]).all():
         return np.zeros(0, np.int64)
     pairs = np.unique(np.stack([ids, processes]), axis=1)
@@ -164,7 +164,7 @@ def _shared_across_processes(ids: Column, processes: Column) -> Column:
 
 
 def _lookup(keys: Column, wanted: Column) -> Column:
-    """Row of the first key that equals each wanted value; ``NONE`` if there is none."""
+    """Row of the first key that equals each wanted value; ``NONE`` if no key does."""
     found = np.full(len(wanted), NONE, np.int64)
     if len(keys) == 0 or len(wanted) == 0:
         return found
@@ -178,7 +178,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """The operation with each kernel's External id; 0 meant "none" in 2020, torch 1.13 repeated the correlation."""
+    """Finds operations by the kernels' External ids; in 2020, 0 meant no id. Torch 1.13 repeated the correlation id."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -194,8 +194,8 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     """
     The profiler step in which each kernel was launched, or in which it started if its launch is not known.
 
-    If the profiler recorded no steps, ranges that the program marked as steps (NVTX, ``record_function``) replace
-    them, if at least half of the kernels belong to one.
+    If the profiler recorded no steps, ranges that the program marked as steps (NVTX, ``record_function``) are taken
+    instead, provided that they contain at least half of the kernels.
 
     Returns:
         The step of each kernel; the name, start and end of each step.
@@ -228,7 +228,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
 
 
 def _marked_steps(trace: RecordedTrace) -> Column:
-    """Rows of the longest series of annotations named as steps: same name but for digits, one thread, no overlap."""
+    """Rows of the longest series of annotations named like steps: equal names except digits, one thread, no overlap."""
     ranges = trace.annotations
     families: dict[str, list[int]] = {}
     for number, name in enumerate(trace.names):
@@ -291,10 +291,10 @@ class Places:
 
     def _around(self, own: Column, rows: Sequence[int]) -> Column:
         """
-        The innermost of some ranges around each kernel's launch, or else around its forward operation.
+        The innermost of the ranges ``own`` around each kernel's launch, or else around its forward operation.
 
-        In a backward operation, a range around the launch counts only if it began within that operation, as in a
-        recomputed forward: the ranges around the operation belong to the call of ``backward()``.
+        If a backward operation launched the kernel, a range counts only if it began within this operation, as in a
+        recomputed forward. Ranges around the backward operation belong to the call of ``backward()``.
         """
         frames = self.trace.frames
         if not len(own):
@@ -313,7 +313,7 @@ class Places:
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
-        """Thread and time of each kernel's launch, or else operation; start of the backward operation around it."""
+        """Thread and time of each kernel's launch, or else operation; and start of the backward operation around it."""
         operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
@@ -325,18 +325,18 @@ class Places:
         return threads, moments, np.where(backward == NONE, _ALWAYS, began)
 
     def _find_backward(self, operation: int) -> int:
-        """The innermost backward operation around an operation, or itself; ``NONE`` if it runs in the forward."""
+        """The innermost backward operation that an operation is or runs in; ``NONE`` if it runs in the forward."""
         while operation != NONE and self._forward_thread[operation] <= 0:
             operation = self._parent[operation]
         return operation
 
     def forward_of(self, operation: int) -> int:
-        """Row of the forward operation that a backward one belongs to; ``NONE`` if there is none in the trace."""
+        """Row of the forward operation that a backward operation belongs to; ``NONE`` if the trace does not show it."""
         backward = self._backward(operation)
         return self._forward(backward) if backward != NONE else NONE
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
-        """The line from the call stacks that torch 1.9 to 1.13 wrote into operations: a kernel's, or its forward's."""
+        """The line in the call stack (torch 1.9 to 1.13) of a kernel's operation, or else of its forward operation."""
         own = int(self.attribution.operation[row])
         for operation in (own, self.forward_of(own)):
             while operation != NONE:
@@ -349,7 +349,7 @@ class Places:
 
 
 class _ForwardOperations:
-    """Forward operations by sequence number, which each thread counts for itself."""
+    """Forward operations by sequence number; each thread has its own sequence numbers."""
 
     def __init__(self, trace: RecordedTrace) -> None:
         self.operations = trace.operations
@@ -378,9 +378,9 @@ class _ForwardOperations:
         """
         The thread on which a backward operation's forward ran; ``NONE`` if several threads fit equally.
 
-        The trace does not name threads by the number that a backward operation gives for its forward. The thread that
-        has the most forwards of the backward operations with that number is taken; a recomputed forward runs on
-        another thread.
+        A backward operation gives a number for the thread of its forward, but the trace does not name threads by this
+        number. The thread with the most forwards of the backward operations with this number is taken. A recomputed
+        forward runs on another thread.
         """
         operations, threads = self.operations, self.operations.thread[self.rows]
         own = [thread for thread in sorted(set(threads.tolist())) if self.processes[thread] == process]
@@ -399,7 +399,7 @@ def _moments(events: OperationEvents | LaunchEvents, rows: Column) -> tuple[Colu
 
 
 def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Column) -> NDArray[np.bool_]:
-    """Which of the ranges hold any of the moments, whatever the thread."""
+    """Whether each of the ranges contains any of the moments; threads are not compared."""
     asked = np.sort(moments[threads != NONE])
     ends = frames.start[own] + frames.duration[own]
     return np.searchsorted(asked, ends, "right") > np.searchsorted(asked, frames.start[own], "left")
@@ -425,7 +425,7 @@ def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Colum
 
 
 def _parents(ranges: FrameEvents | OperationEvents, rows: Column) -> Column:
-    """For each of some ranges of one thread, the index of the innermost one around it; ``NONE`` if there is none."""
+    """Index of the innermost range around each of some ranges of one thread; ``NONE`` if no range is around it."""
     ends: list[int] = (ranges.start[rows] + ranges.duration[rows]).tolist()
     parents: list[int] = []
     stack: list[int] = []

@@ -1,4 +1,4 @@
-"""Causes of slow generated kernels that their source shows, or the buffers that they write."""
+"""Causes of slow generated kernels, found in their source or in the buffers that they write."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SCATTERS = frozenset({"slice_scatter", "select_scatter"})
 
 def threads_started_in_loops(source: str) -> int | None:
     """
-    How often a C++ kernel of Inductor starts its threads inside loops; 0 if it does so outside of them.
+    Counts how often a C++ kernel of Inductor starts its threads inside loops.
 
     Returns:
-        None if the length of such a loop is a symbol.
+        The number of starts; 0 if threads are started outside of loops only. None if the length of a loop is a symbol.
 
     Source:
-        ``CppScheduling`` of torch 2.13: a reduction whose outer loops are too short for the threads is made parallel
-        itself, once for each of their steps.
+        ``CppScheduling`` of torch 2.13: if the loops around a reduction are too short for the threads, the reduction
+        itself is made parallel, in each step of these loops.
     """
     loops: list[tuple[int, int | None]] = []  # indentation and length
     count = 0
@@ -49,11 +49,11 @@ def threads_started_in_loops(source: str) -> int | None:
 
 def slice_assignments(graph: Graph, kernel: str) -> list[FxNode]:
     """
-    The slice assignments of which a generated kernel writes the result, each a copy of the whole tensor.
+    Finds slice assignments whose result a generated kernel writes; each is a copy of the whole tensor.
 
     Source:
-        AOTAutograd makes ``x[:, 0] = y`` a ``select_scatter``, which Inductor computes in a buffer of its own if later
-        ones read it more than once (torch 2.13).
+        AOTAutograd makes ``x[:, 0] = y`` a ``select_scatter``, which Inductor computes in a separate buffer if later
+        operations read it more than once (torch 2.13).
     """
     nodes = {node.name: node for node in graph.nodes}
     written = [buffer for buffer in graph.buffers if buffer.kernel == kernel and not buffer.is_removed]

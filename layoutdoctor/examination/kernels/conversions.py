@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import RecordedTrace
 
 
-# How to record each part of a trace, or why it is not there: with torch.profiler, and with Nsight Systems.
+# How to record each part of a trace, or why it is missing: with torch.profiler, and with Nsight Systems.
 _HOW = {
     "kernels": ("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),
     "operations": ("ProfilerActivity.CPU", "torch.autograd.profiler.emit_nvtx(record_shapes=True)"),
@@ -46,7 +46,7 @@ _HOW = {
 
 
 def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[Lack]:
-    """The parts that a trace lacks; ``unsettled`` are rows of generated kernels that may convert."""
+    """Yields the parts that a trace lacks; ``unsettled`` are rows of generated kernels that may convert."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source == "nsys_export"] for part, ways in _HOW.items()}
     if not len(trace.kernels):
@@ -126,7 +126,7 @@ class TraceFacts:
     The facts that a trace proves.
 
     Attributes:
-        conversions: Copies that no library ran, eager or generated; a permutation has direction ``none``.
+        conversions: Eager and generated copies, without those of libraries; a permutation has direction ``none``.
     """
 
     kernels: KernelSummary
@@ -136,11 +136,11 @@ class TraceFacts:
 
 def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFacts:
     """
-    Everything that a trace proves about layouts.
+    Derives everything that a trace proves about layouts.
 
     Args:
-        device: The device of the trace. A CPU's operations count as its kernels; what oneDNN converts within them, no
-            trace shows.
+        device: The device of the trace. On a CPU, operations count as kernels; no trace shows the conversions of oneDNN
+            inside them.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
     return _facts(trace if on_host is None else on_host)
@@ -164,8 +164,8 @@ class Records:
     Turns rows of a trace into records.
 
     Attributes:
-        is_eager_copy: Of each kernel, whether it is an eager copy between memory formats.
-        is_undecided: Of each kernel, whether it may convert a layout.
+        is_eager_copy: Whether each kernel is an eager copy between memory formats.
+        is_undecided: Whether each kernel may convert a layout, without proof in the trace.
         unsettled: Rows of the generated kernels for which the trace does not show whether they may convert.
     """
 
@@ -173,7 +173,7 @@ class Records:
         self.evidence, self.places, self.origin = evidence, places, origin
         trace, found = evidence.trace, evidence.conversions
         self.trace, self.attribution = trace, evidence.attribution
-        self.is_of_a_cpu = trace.source == "kineto_operations"  # then nothing ran apart from the host
+        self.is_of_a_cpu = trace.source == "kineto_operations"  # then everything ran on the host
         self.is_library = np.zeros(len(trace.kernels), bool)
         self.is_library[[conversion.row for conversion in found]] = True
         self.is_eager_copy = np.zeros(len(trace.kernels), bool)
@@ -191,7 +191,7 @@ class Records:
         self.modules = self.places.modules(range(len(trace.kernels)))
 
     def summary(self, conversions: Sequence[Conversion], padded: Sequence[Conversion]) -> KernelSummary:
-        """The kernel list, its conversions in the order of their starts."""
+        """Makes the kernel list; its conversions are sorted by start."""
         trace = self.trace
         listed = sorted((*conversions, *padded), key=lambda conversion: conversion.start_seconds or 0.0)
         whole = int(trace.kernels.duration.sum()) / NANOSECONDS_PER_SECOND
@@ -232,12 +232,12 @@ class Records:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
-        """Of each kernel, whether its name gives it a role."""
+        """Whether each kernel has a certain role by its name."""
         has: NDArray[np.bool_] = np.array([own.role == role for own in self.evidence.classes] or [False])
         return has[self.trace.kernels.name]
 
     def _plain(self, id_: str, row: int, *, is_copy: bool = False) -> Conversion:
-        """A kernel as a conversion of which nothing but the kernel is known."""
+        """Makes a conversion of a kernel, without tensor, layouts and direction."""
         trace, attribution = self.trace, self.attribution
         step, operation = int(attribution.step[row]), int(attribution.operation[row])
         if is_copy and operation != NONE:
@@ -265,7 +265,7 @@ class Records:
         )
 
     def library(self, number: int, found: LibraryConversion) -> Conversion:
-        """A conversion of a library."""
+        """Makes the record of a library's conversion."""
         tensor = found.tensor
         source, target = _layouts(tensor.shape, found.direction)
         recorded = DTYPES.get(found.dtype or "")
@@ -304,12 +304,12 @@ class Records:
         return f"{role} of {self.attribution.name_of(convolution)} ({convolution})"
 
     def padded(self, number: int, row: int) -> Conversion:
-        """A kernel that only pads channels."""
+        """Makes the record of a kernel that only pads channels."""
         cause = "channels are padded or folded, which changes no layout"
         return msgspec.structs.replace(self._plain(f"padding {number}", row), exposed_seconds=None, cause=cause)
 
     def copy(self, number: int, copy: TraceCopy) -> Conversion:
-        """A copy that no library ran."""
+        """Makes the record of an eager or generated copy."""
         plain = self._plain(f"copy {number}", copy.row, is_copy=True)
         owner = "compiler" if copy.kind == "generated" else "framework"
         if copy.kind != "generated" and plain.op in _CALLED_FROM_PYTHON:
@@ -327,7 +327,7 @@ class Records:
         )
 
     def pair(self, pair: TracePair, conversions: Sequence[Conversion]) -> RedundantPair:
-        """A round trip."""
+        """Makes the record of a round trip."""
         first, second = conversions[pair.first], conversions[pair.second]
         place = second if second.location or second.module else first
         proof = _PROOFS[pair.confidence]

@@ -39,7 +39,7 @@ _SEVERAL_RESULTS = "convolution_backward"
 
 
 class GraphLayouts:
-    """The layouts that tensors of a graph's convolutions had."""
+    """The layouts of the arguments and results of a graph's convolutions."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = {node.name: node for node in graph.nodes}
@@ -92,7 +92,7 @@ _PORTS: dict[str, dict[TensorRole, str]] = {
         "grad_weight": "output 1",
     },
 }
-"""Ports of a graph's convolutions by role; the inner operation that launches may have its arguments in other order."""
+"""Ports of a graph's convolutions by role; inner operations, which launch kernels, may order arguments differently."""
 
 
 def summarize_device(
@@ -104,7 +104,7 @@ def summarize_device(
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
     origin = int(starts[0]) if len(starts) else 0
-    # The graphs show the conversions in generated code.
+    # The conversions in generated code are found in the graphs.
     copies = [copy for copy in find_copies(evidence) if copy.kind == "undecided"]
     records = Records(evidence, _GraphPlaces(attribution, entries), copies, origin=origin)
     layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
@@ -159,7 +159,7 @@ def _node(entry: HostOperation | None) -> FxNode | None:
 def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
     return msgspec.structs.replace(
         kernel,
-        op=kernel.op if kernel.library != "inductor" else None,  # it is launched in an operation of its own name
+        op=kernel.op if kernel.library != "inductor" else None,  # its operation has the name of the kernel
         backward=entry is not None and is_backward(entry),
         node=where(_node(entry)).node,
         graph=None if entry is None else entry.home(),
@@ -167,7 +167,7 @@ def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
 
 
 def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
-    """The conversion with the node it ran for, but not yet with the node's tensor that it converts."""
+    """Adds to a conversion the node that it ran for; the converted tensor of this node is added by ``_with_port``."""
     plain = msgspec.structs.replace(conversion, port=None, source_value=None)
     node = _node(entry)
     if entry is None or node is None:
@@ -187,7 +187,7 @@ def _with_port(
     entry: HostOperation | None,
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
-    """The conversion with its port and value, if the sizes prove them and the graph's tensor has its layout."""
+    """Adds port and value to a conversion, if the sizes prove them and the graph's tensor has the converted layout."""
     node = _node(entry)
     if entry is None or node is None or found.confidence != "shapes":
         return conversion
@@ -200,7 +200,7 @@ def _with_port(
         known, own = graph.of_argument(node, index, entry.joined()), conversion.source
     else:
         known = graph.of_result(node, index)
-        own = conversion.target if found.is_result else conversion.source  # else the result's buffer, not written yet
+        own = conversion.target if found.is_result else conversion.source  # else the buffer before it is written
     if known is None or own is None or known.shape != own.shape or not same_format(known, own):
         return conversion
     value = node.inputs[index] if is_read else None

@@ -1,9 +1,9 @@
 """
 The facts about each kernel of a recorded trace: the layout conversions around convolutions, and the copies.
 
-The direction of a conversion is in cuDNN's kernel names. MIOpen's names lack it: there it follows from the conversion's
-place before or after the kernel that computes. The tensor follows from the launch grid, which both libraries derive
-from the sizes.
+The direction of a conversion is in cuDNN's kernel names. MIOpen's names lack the direction: it follows from the
+position of the conversion before or after the kernel that computes. The converted tensor follows from the launch grid,
+which both libraries derive from the tensor's sizes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class LibraryConversion:
     One conversion kernel of a library.
 
     Attributes:
-        group: The convolution it ran for, as in ``Evidence.groups``; ``NONE`` if not known.
-        dtype: Element type of the convolution's input, or else of its weight, as recorded; None if it was not.
-        is_result: Whether it converts a result, because it runs after the kernel that computes; None if no such kernel
-            is known.
-        tensor: With the confidence ``grid``: one of several of one size, which are all converted.
+        group: The convolution that the kernel ran for, as in ``Evidence.groups``; ``NONE`` if not known.
+        tensor: The converted tensor. If ``confidence`` is ``grid``, it may be interchanged with other converted tensors
+            of the same size.
+        dtype: Recorded element type of the convolution's input, or else of its weight; None if not recorded.
+        is_result: Whether the kernel converts a result: it then runs after the kernel that computes. None if no kernel
+            that computes is known.
         input_shape: Sizes of the convolution's input, whichever tensor is converted; empty if not recorded.
-        of_batch: By the launch grid alone: True for an activation or its gradient, False for a weight or its gradient;
-            None if the tensor is known, or the grid shows neither.
+        of_batch: True if the launch grid shows an activation or its gradient, False if it shows a weight or its
+            gradient. None if the grid shows neither, or if ``tensor`` is known.
     """
 
     row: int
@@ -76,8 +77,8 @@ class Evidence:
 
     Attributes:
         classes: The facts that each kernel name gives, by index into ``RecordedTrace.names``.
-        groups: Of each kernel, the row of the convolution it ran for, or a number below ``NONE`` that a run of
-            convolution kernels shares if their operations are not known; ``NONE`` for other kernels.
+        groups: The convolution of each kernel: the row of its operation. Consecutive convolution kernels whose
+            operations are not known share a number below ``NONE``. Other kernels have ``NONE``.
     """
 
     def __init__(self, attribution: Attribution) -> None:
@@ -114,7 +115,7 @@ def _groups_of(evidence: Evidence) -> list[int]:
     """
     The convolution of each kernel, as in ``Evidence.groups``.
 
-    Kernels without a known operation that follow one another on a stream and are all of convolutions form one group.
+    Consecutive kernels of convolutions on a stream form one group if their operations are not known.
     """
     groups: list[int] = evidence.attribution.convolution.tolist()
     last: dict[tuple[int, int, int], int] = {}
@@ -152,9 +153,9 @@ def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[Libr
     """
     Sets ``of_batch`` of cuDNN's conversions whose tensor is not known, by the last number of their launch grid.
 
-    That number is the tensor's first size: the batch's size, unless the tensor is a weight. Grids with more positions
-    than any weight give the batch's size, if they agree. Nothing is set if a forward convolution would read two
-    weights.
+    The last number is the first size of the tensor: the batch size, unless the tensor is a weight. The batch size is
+    taken from grids that are too large for any weight; these must agree. Nothing is set if a forward convolution would
+    then read two weights.
     """
     grids = {
         conversion.row: grid
@@ -176,7 +177,7 @@ def _with_sides(evidence: Evidence, found: list[LibraryConversion]) -> list[Libr
 
 
 def _side(grid: tuple[int, int, int], batch: int) -> bool | None:
-    """True for a tensor of the batch, False for a weight, None if open; a block has 32 positions and 32 channels."""
+    """The value of ``of_batch`` for a launch grid; a block has 32 positions and 32 channels."""
     positions, channels, first = grid
     if first != batch:
         return False if positions <= _LARGEST_KERNEL else None
@@ -197,7 +198,11 @@ class _Group:
         self.mains = self._mains()
 
     def _mains(self) -> list[int]:
-        """Places of the kernels that compute. If no name shows one, the longest without a role in a known operation."""
+        """
+        Indices of the kernels that compute, by their names.
+
+        If no name shows such a kernel and the operation is known, it is the longest kernel without a role.
+        """
         mains = [place for place, known in enumerate(self.classes) if known.is_main]
         others = [
             place
@@ -210,9 +215,10 @@ class _Group:
 
     def conversions(self) -> Iterator[LibraryConversion]:
         """
-        The conversions of this convolution.
+        Yields the conversions of this convolution.
 
-        The place decides the direction of a ``batched_transpose``, whose name has none. CNHW is neither memory format.
+        The name of a ``batched_transpose`` shows no direction, so its position decides. Conversions to and from CNHW
+        keep the direction ``other``, because CNHW is neither memory format.
         """
         taken: set[tuple[int, str]] = set()
         for place, row in enumerate(self.rows):
@@ -238,21 +244,21 @@ class _Group:
         return self._is_next_to(self.mains[before - 1], place) if named == "other" else named != self._reading_direction
 
     def _part(self, place: int) -> int:
-        """How many of the computing kernels run before a kernel; a trace without operations may have a million."""
+        """Number of computing kernels before a kernel, by bisection: a trace without operations may have a million."""
         return bisect_left(self.mains, place)
 
     @cached_property
     def _reading_direction(self) -> ConversionDirection:
-        """The direction of this convolution's input conversions: a channels_last model may run a contiguous kernel."""
+        """The direction in which inputs are converted; a channels_last model may run a contiguous kernel."""
         first = next(iter(self.mains), 0)
         return next((known.direction for known in self.classes[:first] if known.is_conversion), "to_channels_last")
 
     def _is_next_to(self, main: int, place: int) -> bool:
         """
-        Whether a conversion of MIOpen between two computing kernels converts the first one's result.
+        Whether a conversion of MIOpen between two computing kernels converts the result of the first kernel.
 
-        MIOpen launches at most one such conversion, right after that kernel (correlations without a gap). The next part
-        of the operation begins with a fill, or after another call.
+        MIOpen launches at most one such conversion, directly after this kernel, so that their correlation ids have no
+        gap. The next part of the operation begins with a fill, or after another call.
         """
         between = range(main + 1, place)
         if any(self.classes[i].is_conversion or self.names[i].startswith(_ZERO_FILL) for i in between):
@@ -263,7 +269,7 @@ class _Group:
         return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
 
     def _with_tensor(self, conversion: LibraryConversion, place: int, taken: set[tuple[int, str]]) -> LibraryConversion:
-        """The conversion with its tensor, if its launch grid and place leave only one, or MIOpen's order decides."""
+        """Adds the tensor to a conversion, if only one fits launch grid and position, or if MIOpen's order decides."""
         if conversion.direction not in ("to_channels_last", "to_contiguous"):
             return conversion
         tensors = self._tensors(int(self.evidence.attribution.operation[conversion.row]))
@@ -290,9 +296,10 @@ class _Group:
         self, conversion: LibraryConversion, place: int, fitting: Sequence[ConvolutionTensor]
     ) -> LibraryConversion:
         """
-        The conversion with one of the fitting tensors of a backward, if they have one size and each is converted once.
+        Adds one of several fitting tensors of a backward to a conversion, if all have one size and are converted once.
 
-        Then the kinds are certain together: counts and bytes by kind are right. The order is open, so no port is named.
+        Each tensor is assigned once, so counts and bytes by kind of tensor are right in total. Which conversion is of
+        which tensor is not known, so the port has no number.
         """
         grid, direction = self.evidence.grid_of(conversion.row), self.classes[place].direction
         start = max((main for main in self.mains if main < place), default=-1) + 1
@@ -307,9 +314,9 @@ class _Group:
         self, tensors: ConvolutionTensors, conversion: LibraryConversion, place: int, *, is_miopen: bool
     ) -> tuple[TensorRole, ...]:
         """
-        The tensors that the next computing kernel reads or the last one wrote, in the order in which MIOpen converts.
+        Roles of the tensors that the next computing kernel reads or the last one wrote, in MIOpen's order.
 
-        Only MIOpen also converts the buffer of a result before the kernel writes it.
+        Only MIOpen also converts the buffer of a result before the kernel writes this result.
         """
         is_result = conversion.is_result
         is_read = conversion.direction == "to_channels_last" if is_result is None else not is_result
@@ -328,7 +335,7 @@ class _Group:
         return (*read, *written) if is_miopen and len(written) == 1 else read
 
     def _tensors(self, operation: int) -> ConvolutionTensors | None:
-        """Of the operations around a kernel, the tensors of the innermost that has its results' sizes, or else any."""
+        """Tensors of the innermost enclosing operation with known result sizes, or else with any known sizes."""
         attribution = self.evidence.attribution
         best: ConvolutionTensors | None = None
         while operation != NONE:
@@ -342,7 +349,7 @@ class _Group:
     def _fits(self, place: int, tensor: ConvolutionTensor, *, to_channels_last: bool) -> bool:
         """Whether a kernel can have converted a tensor, by its launch grid; an unknown grid fits every tensor."""
         if len(tensor.shape) < 3 or tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1:
-            return False  # it satisfies both formats as it is
+            return False  # it satisfies both formats already
         grid = self.evidence.grid_of(self.rows[place])
         if grid is None:
             return True
@@ -354,7 +361,7 @@ class _Group:
 CopyKind = Literal["converted", "permuted", "undecided", "generated", "unsettled"]
 
 _TWO_DIMENSIONAL = re.compile(r"(?:^|[^A-Z])YBLOCK['\"]?\s*[=:]\s*['\"]?(\d+)")
-# The operation and its strides decide; the name of a copy's kernel differs from device to device.
+# Roles of the kernels of a copy. Its strides decide whether it converts; kernel names differ between devices.
 _OF_A_COPY = ("strided_copy", "")
 
 
@@ -364,10 +371,11 @@ class TraceCopy:
     One copying kernel, by its row.
 
     Attributes:
-        kind: An eager copy is ``converted`` if it changes the memory format, ``permuted`` if it changes strides
-            otherwise, ``undecided`` if strides were not recorded. A kernel generated by Inductor is ``generated`` if it
-            runs in two dimensions, ``unsettled`` if that was not recorded.
-        source: Layout before the copy, and ``target`` after it; None if not recorded.
+        kind: An eager copy is ``converted`` if it changes the memory format, ``permuted`` if it only changes other
+            strides, ``undecided`` if strides were not recorded. A kernel generated by Inductor is ``generated`` if it
+            runs in two dimensions, ``unsettled`` if the number of dimensions is not known.
+        source: Layout before the copy; None if not recorded.
+        target: Layout after the copy; None if not recorded.
         direction: The change of memory format; ``none`` for a permutation.
     """
 
@@ -387,7 +395,7 @@ def copied_layouts(attribution: Attribution, operation: int) -> tuple[Layout, La
 
 
 def find_copies(evidence: Evidence) -> list[TraceCopy]:
-    """Copies that change strides or may, and generated kernels that run in two dimensions or may, in order."""
+    """Finds copies that may change strides, and generated kernels that may run in two dimensions, in order."""
     found: list[TraceCopy] = []
     attribution = evidence.attribution
     layouts, tiled = cache(partial(copied_layouts, attribution)), _tiled(evidence)
@@ -408,11 +416,12 @@ def find_copies(evidence: Evidence) -> list[TraceCopy]:
 
 def _tiled(evidence: Evidence) -> dict[int, bool | None]:
     """
-    Which generated kernels run in two dimensions, as a kernel that reads and writes in different orders does.
+    Finds generated kernels that run in two dimensions, as kernels that read and write in different orders do.
 
     Returns:
-        By row, for generated kernels. The block sizes of the launch decide, or else its grid, or else the block sizes
-        of other launches of the same name; None if none of these decides: few channels need only one block.
+        Whether each generated kernel does so, by row. The block sizes of the launch decide, or else its grid, or else
+        the block sizes of other launches with the same name. None if all of these leave it open: a kernel for few
+        channels needs only one block.
 
     Source:
         ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of
@@ -425,7 +434,7 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
         if is_generated(name):
             options = evidence.attribution.arguments_of(operation).kernel_options
             block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
-            is_list = names[name].startswith("triton_for")  # over tensors, as in an optimizer; each has one dimension
+            is_list = names[name].startswith("triton_for")  # loops over several tensors, as in an optimizer
             found[row] = True if grid is not None and grid[1] * grid[2] > 1 else False if is_list else None
             if options:
                 found[row] = block is not None and int(block[1][:9]) > 1
@@ -434,7 +443,7 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
 
 
 def _may_convert(recorded: OperationArguments) -> bool:
-    """Whether a copy's strides are not known, and its tensors have memory formats or their sizes are not known."""
+    """Whether a copy's strides are not known, and its tensors are 4-D, 5-D or of unknown sizes."""
     shapes = parse_shapes(recorded.shapes)
     return not parse_shapes(recorded.strides) and (not shapes or any(len(shape) in (4, 5) for shape in shapes))
 

@@ -1,8 +1,8 @@
 """
-The kernel list of one profiled iteration, merged from the profiler's operations and oneDNN's log, in order.
+Makes the kernel list of one profiled iteration on a CPU, from the profiler's operations and oneDNN's log.
 
-A CPU has no kernels of its own: here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
-operation that computes and calls no other one that does. For a GPU see ``device``.
+A CPU's trace has no kernels. Here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
+operation that computes and calls no other operation that computes. For a GPU see ``device``.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ _COMPUTING_THEMSELVES = _aten(
 
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""If it runs no primitive and calls no operation that computes, it computes in ATen's own code, under this name."""
+"""This operation computes in ATen's own code if it runs no primitive and calls no operation that computes."""
 
 
 _PREPARING = _aten(
     "fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor arange "
     "copy_ clone contiguous to _to_copy reshape"
 )
-"""Operations that another one calls to fill its output, or to copy its input, before it computes."""
+"""Operations that another operation calls to fill its output or copy its input, before it computes."""
 
 
 _ONLY_PREPARING = _PREPARING | _aten(
     "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
     "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
 )
-"""Operations that compute nothing themselves: the operations of ``_PREPARING`` that run in them do the work."""
+"""Operations that compute nothing but what operations of ``_PREPARING`` do, which they call."""
 
 
 _NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")
@@ -97,7 +97,7 @@ def summarize_host(
     The kernel list of an iteration on a CPU.
 
     Args:
-        unplaced: Its primitives that belong to no operation.
+        unplaced: Primitives of the iteration that belong to no operation.
     """
     kernels: list[Kernel] = []
     conversions: list[Conversion] = []
@@ -127,7 +127,7 @@ def summarize_host(
 
 
 def working_seconds(tree: Sequence[HostOperation]) -> float:
-    """Time in operations that compute, or that ran a primitive of oneDNN; of nested ones the outermost counts."""
+    """Time in operations that compute, or ran a oneDNN primitive; of nested operations, only the outermost counts."""
     working = {id(entry) for entry in tree if entry.primitives or _is_kernel(entry)}
     outermost = (
         entry
@@ -185,10 +185,11 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
 
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     """
-    A CPU's trace with the operations that move or compute elements as its kernels, each with its self time.
+    Makes kernels of those operations in a CPU's trace that move or compute elements, each with its self time.
 
     Returns:
-        None if compiled code ran: the trace lacks its generated kernels, so the kernel list would only look complete.
+        The trace with these kernels. None if compiled code ran: its generated kernels are not in the trace, and a
+        kernel list without them would only look complete.
     """
     import numpy as np  # late, as in operation_tree
 
@@ -208,7 +209,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
         device=np.zeros(len(rows), np.int64),
         stream=operations.thread[rows],
         correlation=unknown,
-        external=rows + 1,  # 0 means none
+        external=rows + 1,  # 0 would mean that it has no operation
         grid=unknown,
         process=np.zeros(len(rows), np.int64),
     )

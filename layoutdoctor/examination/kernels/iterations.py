@@ -1,7 +1,7 @@
 """
-Several iterations of the same work: each operation counts with the median of its shares of a call.
+Combines several iterations of the same work: each operation gets the median of its shares of a call.
 
-The machine may be faster or slower during any iteration, and so is the call that was timed beside it.
+The machine's speed changes between iterations. A call that was timed close to an iteration shows the speed during it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
 
     Timed = tuple[Sequence[Hashable], Sequence[float]]
-    """Names in the order in which they ran, and the time of each: seconds, or nanoseconds of a GPU's kernels."""
+    """Names of operations in the order in which they ran, and their times: seconds, or nanoseconds for GPU kernels."""
 
 
 _MOST_OF_AN_EVENT_SECONDS = 10e-6
-"""The profiler and oneDNN's log slow a call by at most so much for each operation or primitive that they record."""
+"""The profiler and oneDNN's log add at most this time to a call for each operation or primitive that they record."""
 
 
 class Shares:
     """
-    The times of several iterations as shares of a call.
+    The times of operations in several iterations, as shares of a call.
 
-    An operation's time is divided by that of its own iteration, because the machine's speed changes between iterations.
-    On a CPU this is the profiled call, less the time that the profiler adds to it. The median share counts. If the
-    iterations were not timed, the least time counts: another program seldom disturbs the same operation in all of them.
+    An operation's time is divided by the time of its own iteration, because the machine's speed changes between
+    iterations. On a CPU, the time of an iteration is that of the profiled call, minus the time that the profiler adds.
+    Each operation gets the median of its shares. If the iterations were not timed, each operation gets the shortest of
+    its times, because another program seldom disturbs the same operation in all iterations.
 
     Attributes:
         between_seconds: Time of a call in which no kernel runs; None if the iterations were not timed.
 
     Args:
-        iterations: The first one is the one whose times are set.
-        call_seconds: Time of a call, as reports show it; None leaves the times as they were recorded.
+        iterations: Iterations of the same work; only operations of the first iteration get combined times.
+        call_seconds: Time of a call, as reports show it; None leaves the times unscaled.
     """
 
     def __init__(self, iterations: Sequence[Iteration], call_seconds: Seconds | None) -> None:
@@ -65,7 +66,7 @@ class Shares:
         self.between_seconds = idle * call_seconds
 
     def of_primitives(self) -> OnednnLog | None:
-        """The first iteration's log of oneDNN, with the times of its primitives."""
+        """The oneDNN log of the first iteration, with combined times of its primitives; None if there is no log."""
         log = self._iterations[0].log
         if log is None:
             return None
@@ -76,7 +77,7 @@ class Shares:
         )
 
     def of_kernels(self) -> RecordedTrace:
-        """The first iteration's events, with the times of its kernels on a GPU."""
+        """The events of the first iteration, with combined times of its kernels if it ran on a GPU."""
         events = self._iterations[0].events
         if not len(events.kernels):
             return events
@@ -87,10 +88,10 @@ class Shares:
 
     def set_times(self, tree: Sequence[HostOperation]) -> None:
         """
-        Sets the times of the first iteration's operations, whose primitives have theirs.
+        Sets the combined times of the first iteration's operations; their primitives must have combined times already.
 
-        Medians of parts do not sum to the median of their sum: all are scaled, so that a call is what works and what is
-        between.
+        Medians of parts do not sum to the median of the whole. So all times are scaled: the working time and the time
+        between kernels then sum to the time of a call.
         """
         ordered = _by_thread(tree)
         others = [_operations(_by_thread(other)) for other in self._trees[1:]]
@@ -105,7 +106,7 @@ class Shares:
             entry.primitives = [replace(one, seconds=scale * one.seconds) for one in entry.primitives]
 
     def _times(self, timed: Sequence[Timed | None]) -> list[float]:
-        """The typical time of each operation. Only iterations that ran the same operations in the same order count."""
+        """The median or shortest time of each operation, over iterations with the same operations in the same order."""
         own = timed[0]
         assert own is not None
         known = [(one, factor) for one, factor in zip(timed, self._factors, strict=True) if one is not None]
@@ -116,14 +117,14 @@ class Shares:
 
 
 def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | None:
-    """Time of an iteration without what the profiler adds; on a GPU of the call beside it. None if not timed."""
+    """Time of an iteration without profiler overhead; on a GPU, the time of an unprofiled call. None if not timed."""
     if iteration.device != "cpu" or iteration.profiled_seconds is None:
         return iteration.call_seconds
     return iteration.profiled_seconds - profiler_seconds
 
 
 def _profiler_seconds(iterations: Sequence[Iteration]) -> Seconds:
-    """The time that the profiler adds to an iteration, as far as it can be explained by the number of events."""
+    """The time that the profiler adds to an iteration, limited to what the number of events can explain."""
     added = [
         one.profiled_seconds - one.call_seconds
         for one in iterations
@@ -135,7 +136,7 @@ def _profiler_seconds(iterations: Sequence[Iteration]) -> Seconds:
 
 
 def _working_seconds(iteration: Iteration, tree: Sequence[HostOperation]) -> Seconds:
-    """Time in which kernels ran, and the calls of a library around its kernels."""
+    """Time in which kernels ran; on a CPU, including library calls around their kernels."""
     kernels = iteration.events.kernels
     if len(kernels):
         total = end = 0
@@ -149,7 +150,7 @@ def _working_seconds(iteration: Iteration, tree: Sequence[HostOperation]) -> Sec
 
 
 def _by_thread(tree: Sequence[HostOperation]) -> list[HostOperation]:
-    """Operations thread by thread, each in the order in which they ran: the order across threads varies."""
+    """Sorts operations by thread, each thread in the order of its operations: the order across threads varies."""
     return sorted(tree, key=lambda entry: entry.thread)
 
 

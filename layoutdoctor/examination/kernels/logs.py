@@ -1,8 +1,8 @@
 """
-A log of oneDNN as a kernel list.
+Makes a kernel list of a oneDNN log.
 
-It names no operations. A reorder belongs to a convolution next to it if a tensor of the convolution has its sizes and
-format; of other reorders, the layouts and times are known, but not the tensor.
+The log names no operations. A reorder belongs to the convolution before or after it if a tensor of this convolution has
+the reorder's sizes and format. For other reorders, layouts and times are known, but not the tensor.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _CONVOLUTIONS = ("convolution", "deconvolution")
 
 
 _MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
-"""The first may convert its results, the second its arguments; more reorders between them prepare something else."""
+"""The first convolution may convert its results, the second its arguments; further reorders have another purpose."""
 
 
 def summarize_log(log: OnednnLog) -> KernelSummary:
     """
-    The kernel list of a log: every executed primitive, every reorder as a conversion.
+    Makes the kernel list of a log: each executed primitive is a kernel, each reorder also a conversion.
 
     Returns:
-        ``totals`` are by kind of primitive. ``convolution_seconds`` is a lower bound: it counts the convolutions and
-        the reorders that are known to belong to one.
+        The kernel list. Its ``totals`` are by kind of primitive. Its ``convolution_seconds`` is a lower bound: the time
+        of convolutions and of those reorders that are known to belong to a convolution.
     """
     annotated, of_convolutions = _placed(log.primitives)
     origin = min((item.start_seconds for item in log.primitives if item.start_seconds is not None), default=0.0)
@@ -47,7 +47,7 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
     conversions: list[Conversion] = []
     for item in annotated:
         add_primitive(kernels, conversions, item, None, origin)
-    # A log line has the sizes and both formats, so that the direction is proved if they could be read.
+    # A log line has the sizes and both formats: if they could be read, they prove the direction.
     conversions = [
         msgspec.structs.replace(c, confidence="shapes" if c.source and c.target else None) for c in conversions
     ]
@@ -107,14 +107,14 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> Iterator[Lack]:
 
 
 def _placed(primitives: Sequence[Primitive]) -> tuple[list[AnnotatedPrimitive], list[bool]]:
-    """Every primitive with the tensor that it converts, and whether it ran for a convolution."""
+    """Every primitive with the tensor that it converts, and whether each primitive ran for a convolution."""
     annotated = [describe(primitive) for primitive in primitives]
     of_convolutions = [primitive.kind in _CONVOLUTIONS for primitive in primitives]
     for is_reorder, run in groupby(range(len(primitives)), lambda index: primitives[index].kind == "reorder"):
         own = list(run)
         if not is_reorder or len(own) > _MOST_REORDERS_OF_TWO_CONVOLUTIONS:
             continue
-        # Without the sizes of a convolution a reorder would fit by its format alone, which is not enough.
+        # Without the sizes of a convolution, a reorder would be matched by format alone, which is not enough.
         beside = [i for i in (own[0] - 1, own[-1] + 1) if 0 <= i < len(primitives) and problem_shapes(primitives[i])]
         chosen = sorted((*own, *beside))
         for index, item in zip(chosen, annotate_sequence([primitives[i] for i in chosen]), strict=True):

@@ -16,7 +16,7 @@ _EARLIER = re.compile(r"S([0-9A-Z]{0,5})_")
 _VALUE = re.compile(r"(n?)(\d{1,20})E")
 _ANONYMOUS = re.compile(r"_GLOBAL_[._$]N")
 
-# A name can be made to nest, or to repeat itself, without end.
+# Limits for a name that nests or repeats itself without end.
 _DEEPEST, _LONGEST = 60, 4000
 
 _BUILTIN = {
@@ -63,7 +63,7 @@ class _Reader:
         self.seen: list[str] = []
 
     def take(self, text: str) -> bool:
-        """Whether a text comes next, which is then read."""
+        """Reads a text if it comes next, and returns whether it did."""
         if len(self.text) > _LONGEST:
             raise _EndOfReading
         is_next = self.name.startswith(text, self.place)
@@ -76,7 +76,7 @@ class _Reader:
         return found
 
     def entity(self) -> None:
-        """A function or a type, with its namespaces and template arguments."""
+        """Reads a function or a type, with its namespaces and template arguments."""
         self.depth += 1
         if self.depth > _DEEPEST:
             raise _EndOfReading
@@ -104,7 +104,7 @@ class _Reader:
             raise _EndOfReading
 
     def identifier(self, before: str) -> None:
-        """A name without its namespaces and template arguments; digits in front give its length."""
+        """Reads a name without namespaces and template arguments; the digits in front of it give its length."""
         length = self.match(_NAME)
         found = self.name[self.place : self.place + int(length[1])] if length is not None else ""
         self.place += len(found)
@@ -113,7 +113,7 @@ class _Reader:
             raise _EndOfReading
 
     def arguments(self) -> None:
-        """Template arguments, after ``I``; those between ``J`` and ``E`` are a part of them."""
+        """Reads template arguments after ``I``, including packs of arguments between ``J`` and ``E``."""
         self.text += "<"
         depth, before = 1, ""
         while depth:
@@ -128,7 +128,7 @@ class _Reader:
         self.text += ">"
 
     def argument(self) -> None:
-        """A type or a value."""
+        """Reads a template argument, which is a type or a value."""
         start = len(self.text)
         if (builtin := self.match(_BUILTINS)) is not None:
             self.text += _BUILTIN[builtin[0]]
@@ -147,7 +147,7 @@ class _Reader:
             self.text += f"){self.value()}"
 
     def value(self) -> str:
-        """The digits of a value."""
+        """Reads the digits of a value."""
         found = self.match(_VALUE)
         if found is None:
             raise _EndOfReading

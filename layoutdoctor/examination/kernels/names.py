@@ -23,14 +23,14 @@ class KernelEntry(NamedTuple):
     One kernel, or several that share one pattern.
 
     Attributes:
-        regex: Matches the beginning of the name: a table may cut off the end.
+        regex: Pattern of the beginning of the name, because a table may cut off the end.
         library: The library of the kernel; ``custom`` if it is the model's own.
         role: ``conversion``: the name proves that the layout changes. ``convolution``: it is a convolution,
             or a step that only convolutions take. ``padding``: channels are padded or folded. ``cast``: only the data
-            type changes. ``possible``: it may convert, the name does not say. ``strided_copy``: a copy in eager mode,
-            its strides decide. ``generated``: the compiler's, undecidable by name. ``decoy``: it looks like a
-            conversion and is none.
-        direction: The change of layout; ``other`` if the name does not show it, ``none`` if there is none.
+            type changes. ``possible``: it may convert, but the name does not show it. ``strided_copy``: a copy in eager
+            mode, whose strides decide. ``generated``: made by the compiler, so that the name does not decide.
+            ``decoy``: it looks like a conversion but is something else.
+        direction: The change of layout; ``other`` if the name does not show it, ``none`` if layouts stay the same.
     """
 
     regex: str
@@ -113,7 +113,7 @@ _CONVERSIONS = (
 )  # fmt: skip
 
 # The steps that only convolutions take are offsets, zero fills, Winograd and FFT transforms, im2col,
-# and the sum of a split weight gradient. A matrix product is none, although a 1x1 convolution may run as one.
+# and the sum of a split weight gradient. Matrix products are not listed, although a 1x1 convolution may run as one.
 # Beside each pattern: its kernels, and where seen. A layout in a computing kernel's name is its operands' layout.
 _OF_CONVOLUTIONS = (
     _computing(
@@ -131,7 +131,7 @@ _OF_CONVOLUTIONS = (
         rf"^(?:trt_|_\dx_)?(?:cudnn_)?(?:infer_|train_)?{_ARCHITECTURE}_\w{{0,40}}?cudnn_",  # volta_scudnn_; V100, A100
         # convolve_common_engine in Nsight tables of XLA
         _IS_CUDNN + r"(?:(?:implicit|explicit)_convolve_|convolve(?:_|Nd_)|first_layer_(?:fwd|wgrad|dgrad)_)",
-        # c1_k1_nhwc is that for depthwise layers; cuDNN 8 and 9, V100
+        # c1_k1_nhwc is for depthwise layers; cuDNN 8 and 9, V100
         _IS_CUDNN + r"(?:(?:conv[123N]d|[dw]grad[123N]d)_(?:c1_k1|grouped_direct|alg)|[dw]grad_(?:alg|engine))",
         _IS_CUDNN + r"reduce_wgrad_",  # sums parts of a weight gradient; V100, A100
         # prepares a convolution; public PyTorch traces
@@ -261,13 +261,13 @@ _DECOYS = (
 KERNELS = (*_CONVERSIONS, *_OF_CONVOLUTIONS, *_ALMOST, *_DECOYS)
 
 
-# A trace has some hundred distinct names of up to some thousand characters; remembering more would only cost memory.
+# A trace has a few hundred distinct names of up to a few thousand characters; a larger cache would only cost memory.
 _REMEMBERED_NAMES = 4096
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def kernel_entry(name: str) -> KernelEntry | None:
-    """The dictionary entry for a kernel name; a name may end in an ellipsis, where a table cut it."""
+    """The entry of ``KERNELS`` for a kernel name, which may end in an ellipsis if a table cut it; None if unknown."""
     whole = _ANY_KERNEL.match(name)
     return KERNELS[(whole.lastindex or 0) - 1] if whole is not None else None
 
@@ -315,7 +315,7 @@ def dtypes_of(name: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def work_of(name: str) -> str | None:
-    """The work, in words, of a kernel or device copy that neither convolves nor converts; None if not known."""
+    """Words for the work of a kernel or device copy that is neither convolution nor conversion; None if not known."""
     entry = kernel_entry(name)
     named = next((work for work, pattern in _WORK if pattern.search(name)), None)
     return named or (_WORK_OF_ROLES.get(entry.role) if entry is not None else None)
@@ -323,11 +323,11 @@ def work_of(name: str) -> str | None:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def looks_like_conversion(name: str) -> bool:
-    """Whether a name that the dictionary lacks contains a word for layouts, and no word for computing."""
+    """Whether a name that no entry matches contains a word for layouts and no word for computing."""
     return _LAYOUT_WORDS.search(name) is not None and _COMPUTING_WORDS.search(name) is None
 
 
-# One search instead of one per entry: the number of the group that matched is the entry's.
+# One search for all entries: the number of the matching group is the position of its entry, from 1.
 _ANY_KERNEL = re.compile("|".join(f"({entry.regex})" for entry in KERNELS))
 
 _MOVING = r"^triton_poi_fused_(?:_?(?:{})_)+\d+\Z"  # Inductor's names list operations; these only move data
@@ -355,8 +355,8 @@ MOVES = frozenset({"padding", "filling", "concatenating", "copying"})
 """Work that moves or writes data and computes nothing."""
 GENERATED_POINTWISE = re.compile(r"triton_(?:(?:poi|for)?_|\Z)")
 """
-Generated kernels that may convert a layout. A reduction (``red``, ``per``, or ``unk`` if cooperative) or a scan
-(``spl``) computes: it is no copy, though its launch grid may have a second dimension.
+Matches generated kernels that may convert a layout. A reduction (``red``, ``per``, or ``unk`` if cooperative) or a scan
+(``spl``) is excluded: it computes, although its launch grid may have a second dimension.
 """
 
 _LAYOUT_WORDS = re.compile(r"nchw|nhwc|ncdhw|ndhwc|transpos|permut|reformat|layout|swapdim", re.IGNORECASE)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Column, RecordedTrace
 
 GRAPH_CALL = "## Call CompiledFxGraph"
-"""The beginning of the range around each call of a compiled graph; its key in the cache follows."""
+"""Beginning of the name of the range around each call of a compiled graph; the graph's cache key follows."""
 
 
 COMPILED_RANGES = ("Torch-Compiled Region", GRAPH_CALL)
-"""Beginnings of the ranges around compiled code; the compile id, or the key in the cache, follows."""
+"""Beginnings of names of ranges around compiled code; the compile id or the graph's cache key follows."""
 
 
 GENERATED_PREFIX = "layoutdoctor::"
@@ -32,7 +32,7 @@ _NO_OPERATOR = "autograd|torch|profiler|prim|layoutdoctor|c10d|_c10d_functional|
 
 
 OPERATION = re.compile(rf"(?!(?:{_NO_OPERATOR})::)[A-Za-z_]\w*::\w")
-"""Names of any library's operators, such as ``mkl::_mkl_linear``, but not of ranges of autograd or the profiler."""
+"""Matches operators of any library, such as ``mkl::_mkl_linear``, but no ranges of autograd or the profiler."""
 
 
 @dataclass(eq=False)
@@ -41,16 +41,16 @@ class HostOperation:
     One operation or annotated range on the host, with its place in the call tree.
 
     Attributes:
-        start_seconds: Since the trace's base time, so that small differences keep their precision.
+        start_seconds: Start after the trace's base time, not Unix time, so that small differences keep their precision.
         seconds: Duration, children included.
         shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
-        external_id: The External id, by which device kernels refer to it.
-        row: Its row among the trace's operations; None for an annotated range (``record_function``).
-        parent: The operation it was called from, on the same thread.
-        primitives: oneDNN primitives that ran in it and in none of its children.
-        node: The graph node that it ran, if that is certain.
-        graph: Name of the node's graph, or of the compiled graph if this is its call.
-        has_computed_weight: For a convolution: whether its weight is no parameter, but computed in the call.
+        external_id: The profiler's External id, by which device kernels refer to the operation.
+        row: Row among the trace's operations; None for an annotated range (``record_function``).
+        parent: The operation that called this one, on the same thread.
+        primitives: oneDNN primitives that ran in this operation, but not in one of its children.
+        node: The graph node that the operation ran; None if this is not certain.
+        graph: Name of the node's graph; for the call of a compiled graph, the name of this graph.
+        has_computed_weight: Whether the weight of a convolution is computed in the call instead of being a parameter.
     """
 
     name: str
@@ -70,37 +70,37 @@ class HostOperation:
 
     @property
     def end_seconds(self) -> float:
-        """Its end, since the trace's base time."""
+        """End after the trace's base time."""
         return self.start_seconds + self.seconds
 
     @property
     def self_seconds(self) -> float:
-        """Its duration without its children's."""
+        """Duration without the durations of the children."""
         return max(0.0, self.seconds - sum(child.seconds for child in self.children))
 
     def around(self) -> Iterator[HostOperation]:
-        """This operation and those around it, from the inside out."""
+        """Yields this operation and the operations around it, the innermost first."""
         here: HostOperation | None = self
         while here is not None:
             yield here
             here = here.parent
 
     def joined(self) -> HostOperation:
-        """This operation, or the nearest one around it, whose graph node is known; this one if none is known."""
+        """The nearest operation with a known graph node, from this one outwards; this operation if no node is known."""
         return next((entry for entry in self.around() if entry.node is not None), self)
 
     def home(self) -> str | None:
-        """Name of the graph that it ran in, if that is certain."""
+        """Name of the graph that the operation ran in; None if this is not certain."""
         return next((entry.graph for entry in self.around() if entry.graph is not None), None)
 
 
 def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
     """The operations and annotated ranges of a trace with their nesting, sorted by start."""
-    from layoutdoctor.recording.recording import NONE  # late: it brings numpy, which no saved diagnosis needs
+    from layoutdoctor.recording.recording import NONE  # late: it imports numpy, which no saved diagnosis needs
 
     sizes = [(parse_shapes(known.shapes), parse_shapes(known.strides)) for known in trace.arguments]
     ranges, own = trace.annotations, trace.operations
-    # Sorted by nanoseconds, longer events first: of two that start together, the longer one is the parent.
+    # Sorted by start, then by length: of two events with the same start, the longer one is the parent.
     found: list[tuple[int, int, HostOperation]] = []
 
     def add(name: int, start: int, duration: int, thread: int, **more: Any) -> None:
@@ -123,7 +123,7 @@ def _rows(*columns: Column) -> Iterator[tuple[int, int, int, int]]:
 
 
 def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
-    """Operations that are sorted by start, parents before their children, with the links between them."""
+    """Links operations to their parents and children; they must be sorted by start, parents before their children."""
     open_by_thread: dict[str, list[HostOperation]] = {}
     tree = list(operations)
     for entry in tree:
@@ -138,13 +138,13 @@ def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
 
 
 def base_seconds(trace: RecordedTrace) -> float:
-    """Unix time in seconds from which the starts of the operations count."""
+    """Unix time, in seconds, of the moment at which ``start_seconds`` of operations is 0."""
     base = trace.metadata.get("baseTimeNanoseconds")
     return ((base if isinstance(base, int) else 0) + trace.base_nanoseconds) / NANOSECONDS_PER_SECOND
 
 
 def outermost_name(entry: HostOperation) -> str:
-    """Name of the outermost operation that an operation ran in: the one that the caller asked for."""
+    """Name of the outermost operation around an operation: the operation that the caller asked for."""
     return [entry.name, *(one.name for one in entry.around() if OPERATION.match(one.name))][-1]
 
 

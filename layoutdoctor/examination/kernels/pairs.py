@@ -1,12 +1,14 @@
 """
 Round trips in a recorded trace: a convolution's result is converted, and converted back for the next convolution.
 
-No trace holds the identity of a tensor. The evidence that both conversions are of one value is their equal sizes
-(``shapes``), their equal launch grids (``grid``), or only that no operation between forces a layout (``order``). A
-sibling can mimic all three: a second convolution that reads the first one's input, if input and result have the same
-sizes, such as the queries and keys of an attention, or the branches of a reparametrized block. If sizes allow a
-sibling, a round trip is claimed only if an operation between reads the value. If only norms read it, better evidence
-counts as ``order``, and ``order`` is not enough.
+A trace does not identify tensors. The evidence that both conversions are of the same value is their equal sizes
+(``shapes``), their equal launch grids (``grid``), or only that no operation between them needs a certain layout
+(``order``).
+
+A sibling can give the same evidence. This is a second convolution that reads the input of the first convolution, if
+this input and the first result have the same sizes. Examples are queries and keys of an attention, and branches of a
+reparametrized block. If sizes allow a sibling, a round trip is reported only if an operation in between reads the
+value. If only norms read it, ``shapes`` and ``grid`` count as ``order``, and ``order`` is not enough.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ _NORMS = frozenset(
     """.split()
 )
 """
-Norms that take and return either format, also in training, so the conversions around one can go. A norm may be slower
-in one format; those in ``CONTIGUOUS_NORMS`` compute in ``contiguous_format`` on a GPU.
+Norms that accept and return either format, also in training, so that conversions around a norm can be removed. A norm
+may be slower in one format; norms in ``CONTIGUOUS_NORMS`` compute in ``contiguous_format`` on a GPU.
 """
 
 _RESIZING = frozenset(name for name in PER_CHANNEL if "norm" not in name)
-"""Pooling, padding, resampling: the sizes of their results are not recorded, so no value can be followed through."""
+"""Pooling, padding and resampling: their result sizes are not recorded, so values cannot be followed further."""
 
 _OTHER_AGNOSTIC = frozenset({"dropout", "_fused_dropout", "fill", "zero"})
 _COPIES = frozenset({"copy", "clone", "contiguous"})
@@ -72,9 +74,9 @@ class TracePair:
     A round trip.
 
     Attributes:
-        first: The conversion of a convolution's result: index into the list of library conversions.
-        second: The conversion back, of another convolution's input: index into the same list.
-        between: Names of the operations between, in order, without immediate repeats.
+        first: Index of the conversion of a convolution's result in the list of library conversions.
+        second: Index of the conversion back, of another convolution's input, in the same list.
+        between: Names of the operations between the two, in order, without immediate repeats.
         shape: Sizes of the value at the second conversion; empty if not known.
     """
 
@@ -86,7 +88,7 @@ class TracePair:
 
 
 def find_pairs(evidence: Evidence) -> list[TracePair]:
-    """Every round trip between two convolutions of one stream."""
+    """Finds every round trip between two convolutions of one stream."""
     walks: defaultdict[tuple[int, int, int], _Walk] = defaultdict(_Walk)
     walker = _Walker(evidence)
     steps = (walker.step(walks[place], row) for row, place in enumerate(evidence.places()))
@@ -99,9 +101,9 @@ class _Walk:
     The open search on one stream.
 
     Attributes:
-        first: The conversion of a result whose counterpart is looked for; None if there is none.
-        rows: Kernels after that conversion that belong to no convolution.
-        reader: The convolution that has begun to convert its inputs after it; None if none has.
+        first: Index of the conversion of a result whose counterpart is searched for; None if no search is open.
+        rows: Rows of the kernels after the first conversion that belong to no convolution.
+        reader: The convolution that has begun to convert its inputs since then; None if no convolution has.
     """
 
     first: int | None = None
@@ -123,7 +125,7 @@ class _Walker:
         }
 
     def step(self, walk: _Walk, row: int) -> TracePair | None:
-        """Goes on to the next kernel; returns the pair that it completes, if any."""
+        """Processes the next kernel of a stream; returns the pair that this kernel completes, or else None."""
         group = self.evidence.groups[row]
         index = self.by_row.get(row)
         conversion = None if index is None else self.conversions[index]
@@ -162,7 +164,7 @@ class _Walker:
         return is_side and conversion.tensor.role in (role, "unknown") and is_forward
 
     def _agnostic(self, row: int) -> str | None:
-        """Name of the operation, or else kernel, if it works in either format; None if it does not, or is not known."""
+        """Name of a kernel's operation, or else of the kernel, if it works in either format; else None."""
         operation = self.operations[row]
         if operation == NONE:
             name = self.evidence.name_of(row)
@@ -175,13 +177,13 @@ class _Walker:
         return name if is_agnostic_operation(name) else None
 
     def _pair(self, opened: int, rows: Sequence[int], second: int) -> TracePair | None:
-        """The pair of the open conversion and this one; None if the evidence contradicts it or is not enough."""
+        """Makes a pair of the open conversion and ``second``; None if the evidence contradicts it or is too weak."""
         first, other = self.conversions[opened], self.conversions[second]
         if other.direction != _BACK[first.direction] or not self._may_be(other, "input"):
             return None
         launched = [row for row in (first.row, other.row) if self.attribution.launch[row] != NONE]
         if len({int(self.attribution.step[row]) for row in launched}) > 1:
-            return None  # of two profiler steps
+            return None  # they are of different profiler steps
         confidence, shape = self._agreement(first, other)
         if confidence is not None and self._reads_alike(first, other):
             taking = [row for row in rows if self._takes(row, shape if confidence == "shapes" else ())]
@@ -196,7 +198,7 @@ class _Walker:
         return TracePair(opened, second, tuple(between), confidence, shape)
 
     def _agreement(self, first: LibraryConversion, second: LibraryConversion) -> tuple[Confidence | None, Shape]:
-        """The evidence that both convert one value, and the value's sizes; None if sizes or grids contradict it."""
+        """The evidence that both conversions are of one value, and its sizes; None if sizes or grids contradict."""
         before, after = first.tensor.shape, second.tensor.shape
         if before and second.input_shape and before != second.input_shape:
             return None, ()
@@ -217,7 +219,7 @@ class _Walker:
         return found
 
     def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether the second convolution can have read the first one's input, as far as sizes or grids show it."""
+        """Whether sizes or grids allow that the second convolution read the input of the first convolution."""
         if first.tensor.shape and first.input_shape:
             return first.input_shape == first.tensor.shape
         reads = self._reads.get(first.group, [])
@@ -227,12 +229,12 @@ class _Walker:
         return any(self.evidence.grid_of(conversion.row) == grid for conversion in reads)
 
     def _takes(self, row: int, shape: Shape) -> bool:
-        """Whether an operation between may read the value; unknown sizes do not exclude it."""
+        """Whether the operation of a kernel may read a value of this shape; unknown sizes do not exclude it."""
         shapes = parse_shapes(self.attribution.arguments_of(self.operations[row]).shapes)
         return not shape or not shapes or shape in shapes
 
     def _is_norm(self, row: int) -> bool:
-        """Whether a kernel ran for a norm, or only counts its batches."""
+        """Whether a kernel ran for a norm, or only counts the batches of a norm."""
         operation, kernel = self.operations[row], self.evidence.name_of(row)
         if _COUNTING_KERNEL.search(kernel):
             return True
@@ -254,7 +256,7 @@ def base_name_of(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_agnostic_operation(name: str) -> bool:
-    """Whether an operation takes a value in either memory format and returns one in the same."""
+    """Whether an operation accepts a value in either memory format and returns its result in the same format."""
     if name in OTHER_OPERATIONS:
         return True
     if not name.startswith("aten::"):

@@ -20,10 +20,10 @@ def place_primitives(tree: Sequence[HostOperation], log: OnednnLog, base: float)
     Puts each primitive into the innermost operation that ran it.
 
     Args:
-        base: From ``base_seconds``.
+        base: Unix time, in seconds, at which starts in the tree are 0; from ``base_seconds``.
 
     Returns:
-        The primitives that ran in no known operation: all of them if the log has no timestamps.
+        The primitives that ran in no known operation; all primitives if the log has no timestamps.
     """
     starts = [entry.start_seconds for entry in tree]
     unplaced: list[Primitive] = []
@@ -53,10 +53,10 @@ def add_primitive(
     origin_unix: float,
 ) -> None:
     """
-    Puts a primitive into the kernel list, and a reorder among the conversions as well.
+    Adds a primitive to the kernel list; if the primitive is a reorder, also to the conversions.
 
     Args:
-        origin_unix: Unix time in seconds from which starts in the list count.
+        origin_unix: Unix time, in seconds, at which starts in the list are 0.
     """
     primitive = item.primitive
     start = None if primitive.start_seconds is None else max(0.0, primitive.start_seconds - origin_unix)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AnnotatedPrimitive:
     """
-    A primitive with the tensor that it converts; fields with a default are filled for reorders only.
+    A primitive with the tensor that it converts; only reorders set the fields with a default.
 
     Attributes:
         bytes_moved: Bytes read plus bytes written, without padding.
@@ -43,7 +43,7 @@ class AnnotatedPrimitive:
 
 
 class _Place(NamedTuple):
-    """Which tensor of an operation a reorder converts."""
+    """The tensor of an operation that a reorder converts."""
 
     tensor: TensorKind
     port: str | None
@@ -93,7 +93,7 @@ def annotate_sequence(primitives: Sequence[Primitive]) -> list[AnnotatedPrimitiv
     The primitives of one operation with the tensors that they convert, in the same order.
 
     Args:
-        primitives: In the order in which they ran, on one thread.
+        primitives: Primitives of one thread, in the order in which they ran.
     """
     places = _places(primitives)
     return [describe(primitive, places.get(index, _UNKNOWN)) for index, primitive in enumerate(primitives)]
@@ -133,8 +133,8 @@ _ROLES: dict[str, dict[str, tuple[TensorKind, str]]] = {
     },
 }
 """
-Kind and port of each oneDNN role, by ``aten.convolution(input, weight, bias, ...)`` and
-``aten.convolution_backward(grad_output, input, weight, ...)``, arguments in the order in which PyTorch converts them.
+Kind and port of each oneDNN role. Ports count the arguments of ``aten.convolution(input, weight, bias, ...)`` and
+``aten.convolution_backward(grad_output, input, weight, ...)``. Roles are in the order in which PyTorch converts them.
 """
 
 
@@ -143,7 +143,7 @@ def _roles(primitive: Primitive) -> dict[str, tuple[TensorKind, str]]:
 
 
 _Candidate = tuple[int, str]
-"""A tensor a reorder may convert: index of the primitive that reads or writes it, and its role there."""
+"""A tensor that a reorder may convert: index of the primitive that reads or writes it, and its role there."""
 
 
 def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
@@ -173,20 +173,20 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
 
 
 def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int], tuple[_Candidate, ...]]]:
-    """Reorders that fit exactly the same tensors."""
+    """Yields groups of reorders that fit exactly the same tensors, with these tensors."""
     for candidates in dict.fromkeys(items for items in open_.values() if items):
         yield [index for index, items in open_.items() if items == candidates], candidates
 
 
 def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> bool:
-    """Whether there is one reorder for one tensor, or one for each argument of a primitive, in PyTorch's order."""
+    """Whether there is one reorder for one tensor, or one reorder for each argument, in PyTorch's order."""
     if len(indices) != len(candidates):
         return False
     return len(indices) == 1 or all(main == candidates[0][0] and main > indices[-1] for main, _ in candidates)
 
 
 def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
-    """Results of the primitive before a reorder and arguments of the one after it that have its sizes and format."""
+    """Results of the primitive before a reorder, and arguments of the next primitive, with its sizes and format."""
     found: list[_Candidate] = []
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
@@ -222,7 +222,7 @@ def _place(main: Primitive, role: str) -> _Place:
 
 
 def ranks_of_problems(kernels: Iterable[Kernel]) -> set[int]:
-    """Dimensions of the images of oneDNN's convolutions among these, by the problem that each of them solved."""
+    """Numbers of dimensions of the inputs of oneDNN's convolutions, from the text of the problem of each."""
     problems = (kernel.problem for kernel in kernels if kernel.problem is not None and "convolution" in kernel.name)
     axes = ({axis for axis in "dhw" if f"_i{axis}" in problem} for problem in problems)
     return {2 + len(found) for found in axes if found}
@@ -233,7 +233,7 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     Sizes of a convolution's tensors from oneDNN's problem text, by role; empty if the text is of another kind.
 
     Args:
-        primitive: Such as one with ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.
+        primitive: A primitive whose problem is like ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.
     """
     if primitive.kind not in ("convolution", "deconvolution"):
         return {}
@@ -256,4 +256,4 @@ def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
 
 _VALUE = re.compile(r"([^\W\d_]+)([0-9]+)")
 _MOST_DIGITS = 18
-"""Digits of a size; a longer number comes from a damaged line."""
+"""Largest number of digits of a size; a longer number comes from a damaged line."""

@@ -106,10 +106,11 @@ class ConvolutionTensors:
 
 def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     """
-    Sizes or strides of every argument; ``()`` for an argument that is no tensor, or a list of tensors.
+    Reads the sizes or strides of all arguments.
 
     Returns:
-        Empty if the text is no list.
+        One entry for each argument; ``()`` for an argument that is no tensor, or a list of tensors. Empty if the text
+        is no list.
     """
     return tuple(_shape(item) for item in _list(text))
 
@@ -145,10 +146,10 @@ def _shape(item: object) -> Shape:
 
 def parse_texts(text: bytes) -> tuple[str, ...]:
     """
-    A list of texts: ``Concrete Inputs`` or ``Input type``.
+    Reads a list of texts, such as the profiler's ``Concrete Inputs`` or ``Input type``.
 
     Returns:
-        Empty if it is no list; an entry that is no text is empty.
+        The texts, with an empty text for an entry that is no text. Empty if ``text`` is no list.
     """
     return tuple(item if isinstance(item, str) else "" for item in _list(text))
 
@@ -191,11 +192,11 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
     Sizes of a convolution's output.
 
     Args:
-        input_: ``[N, C, ...]``.
-        weight: ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` if transposed.
+        input_: Sizes of the input, ``[N, C, ...]``.
+        weight: Sizes of the weight, ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` if transposed.
 
     Returns:
-        Empty if a needed value was not recorded, or the values do not fit together.
+        The sizes; empty if a needed value was not recorded, or the values do not fit together.
 
     Source:
         ``conv_output_size`` and ``conv_input_size`` in ``aten/src/ATen/native/ConvUtils.h``.
@@ -220,7 +221,7 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
 
 
 def _numbers(text: str | None, count: int) -> tuple[int, ...] | None:
-    """A list of numbers, one for each dimension; one number alone counts for all."""
+    """Reads a list of numbers, one for each dimension; a single number counts for all dimensions."""
     found = [int(number[:12]) for number in re.findall(r"\d+", text or "")]
     if len(found) == 1:
         return tuple(found * count)
@@ -232,7 +233,7 @@ def cudnn_grid(shape: Shape) -> tuple[int, int, int]:
     The grid with which cuDNN launches a layout conversion of a tensor.
 
     Args:
-        shape: ``[N, C, ...]``; for a weight ``[K, C, ...]``.
+        shape: Sizes of the tensor, ``[N, C, ...]``, or ``[K, C, ...]`` for a weight.
 
     Source:
         Recorded on V100, A100 and H100 (cuDNN 7 to 9): ``[ceil(spatial / 32), ceil(C / 32), N]``.
@@ -250,14 +251,14 @@ def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_chann
     Whether a ``batched_transpose`` kernel of MIOpen has the launch grid for converting a tensor in a direction.
 
     Args:
-        shape: ``[N, C, ...]``.
-        grid: As recorded: ROCm counts threads, not blocks.
+        shape: Sizes of the tensor, ``[N, C, ...]``.
+        grid: The launch grid as recorded; ROCm counts threads, not blocks.
 
     Returns:
-        None if the name has no tile, or the tensor fewer than 3 dimensions.
+        Whether the grid fits; None if the name has no tile, or the tensor has fewer than 3 dimensions.
 
     Source:
-        Recorded on MI300X: a tile ``a x b`` covers ``a`` of the source's fastest dimension and ``b`` of the next.
+        Recorded on MI300X: a tile ``a x b`` covers ``a`` elements of the source's fastest dimension, ``b`` of the next.
     """
     tile = _BATCHED_TRANSPOSE.match(name)
     if tile is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def lost_count(events: RecordedTrace | KernelTotals) -> int:
-    """How many events or lines could not be read."""
+    """The number of events or lines that could not be read."""
     return sum(problem.count for problem in events.problems if problem.is_loss)
 
 
@@ -24,10 +24,10 @@ def summarize(
     lacks: Sequence[Lack],
 ) -> KernelSummary:
     """
-    Counts and sums of a kernel list.
+    Makes the summary of a kernel list, with its counts and sums.
 
     Args:
-        conversions: The conversions among the kernels, also those that change no layout.
+        conversions: The conversions among the kernels, including those that change no layout.
         not_understood: Number of lines and events that could not be read; conversions of unknown layouts are added.
     """
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def summarize_table(table: KernelTotals) -> KernelSummary:
-    """The kernel list of a table of totals; each conversion in it is one row of the table, with all its launches."""
+    """Makes the kernel list of a table of totals; a conversion in the list is a row of the table, with all launches."""
     of_operations = table.source == "operation_averages"
     rows = [
         replace(row, name=demangled(row.name))
@@ -55,7 +55,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
             copied += _inside_convolutions(table.rows)
             convolution_seconds = max(convolution_seconds, whole_seconds)
     elif convolutions and not any(map(_convolves, convolutions)):
-        is_cut = True  # its conversions are listed, so it must have run
+        is_cut = True  # conversions for it are listed, so a convolution must have run
     spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
     called: dict[TotalKind, Sequence[str | None]] = {
         "kernel": [row.name for row in rows],
@@ -82,13 +82,13 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
 
 
 def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
-    """Launches of some rows, and their seconds."""
+    """Number of launches of some rows, and their seconds."""
     known = list(rows)
     return sum(row.count for row in known), sum(row.nanoseconds for row in known) / NANOSECONDS_PER_SECOND
 
 
 def _cut_copies(table: KernelTotals) -> tuple[Total, ...]:
-    """Eager copies among kernels whose names are cut before they say so: no more than the operation that runs them."""
+    """Eager copies among kernels with cut names; at most the count and the time of the operation that runs copies."""
     cut, copies = _sums(row for row in table.rows if _CUT_COPY.match(row.name)), table.copies
     if copies is None or not cut[0]:
         return ()
@@ -108,7 +108,7 @@ _UNCLEAR = ("possible", "strided_copy")
 
 
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
-"""Operations that may convert a layout. The later ones call the first, so only the first one in the table counts."""
+"""Operations that may convert a layout. Each calls the one before, so only the first in the table counts."""
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
@@ -144,7 +144,7 @@ def _is_of_a_convolution(row: KernelTotal) -> bool:
 
 
 def _convolves(row: KernelTotal) -> bool:
-    """Whether a row of a convolution may be more than its conversions and helpers."""
+    """Whether a row that ran for a convolution may compute, because it is neither a conversion nor a helper."""
     own = kernel_class(row.name)
     return own.is_main or (
         row.operation is not None and not own.is_helper and own.role not in ("conversion", "padding")
@@ -161,7 +161,7 @@ _LEVELS = (
 
 
 def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
-    """How many convolutions ran, nested rows counted once, and their seconds with all that they called."""
+    """Number of convolutions that ran, and their seconds including called operations; nested rows count once."""
     own = [row for row in rows if row.operation is not None and is_convolution_operation(row.operation)]
     levels = [[row for row in own if re.fullmatch(level, str(row.operation))] for level in _LEVELS]
     backward = [[row for row in own if row.operation == "aten::convolution_backward"]]
@@ -172,7 +172,7 @@ def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
 
 
 def _inside_convolutions(rows: Sequence[KernelTotal]) -> tuple[Total, ...]:
-    """The calls within a library's convolution that the table does not list: on the way to the library it may copy."""
+    """Totals of unlisted calls inside convolutions of a library: such a call may copy a tensor for the library."""
     found = []
     for row in rows:
         inside = (row.total_nanoseconds or 0) - row.nanoseconds
@@ -241,4 +241,4 @@ _WHOLE_NAMES = " (max_name_column_width=None prints them whole)"
 
 
 _MOST_UNLISTED = 0.01
-"""A share of the listed time; a smaller difference comes from rounding."""
+"""Share of the listed time; a smaller difference comes from rounding."""

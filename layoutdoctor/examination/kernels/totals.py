@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.attribution import Attribution
 
 MOST_KERNELS_LISTED = 20_000
-"""A longer list would only make the saved diagnosis large; sums and conversions are complete all the same."""
+"""Longest kernel list, which limits the size of a saved diagnosis. Sums and conversions cover all kernels."""
 
 
 def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, ...]:
@@ -30,7 +30,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
     The kernel list, cut to a length that a saved diagnosis can hold.
 
     Args:
-        origin: The moment from which starts count, in nanoseconds since the trace's base.
+        origin: The moment at which starts are 0, in nanoseconds after the trace's base time.
     """
     trace = attribution.trace
     kernels, names = trace.kernels, trace.names
@@ -53,10 +53,10 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 
 def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
     """
-    The kinds of work beside convolutions, and of other work that moves data.
+    Names the work of each kernel for two totals: side work of convolutions, and other work that moves data.
 
     Args:
-        work: Of each kernel, its kind of work, and whether it ran for a convolution.
+        work: The kind of work of each kernel, and whether the kernel ran for a convolution.
     """
     known = [(kind, is_own or kind in OF_CONVOLUTIONS_ALONE) for kind, is_own in work]
     return {
@@ -94,8 +94,8 @@ def added_up(
     Sums by name, longest first within each kind.
 
     Args:
-        spent: Of each entry, its launches, their time, and whether they convert a layout; the same for all kinds.
-        unit: How many units of time make a second: 1e9 if times are in nanoseconds.
+        spent: The number of launches of each entry, their time, and whether they convert a layout; used for all kinds.
+        unit: The number of time units in a second: 1e9 if times are in nanoseconds.
     """
     found: list[Total] = []
     for kind, own in names.items():

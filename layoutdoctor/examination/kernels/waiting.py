@@ -1,4 +1,4 @@
-"""The work that the device had while conversions ran, and whether it or the host was what a run waited for."""
+"""The work that the device had while conversions ran, and whether a run waited for the device or for the host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 _COLLECTIVE = re.compile(r"^(?:void )?(?:\w{0,20}nccl(?:Dev)?Kernel|nccl|rccl|msccl|deep_ep::|mori::|ishmem|oneccl)")
 
 
-# A kernel that starts this soon after its launch found an empty queue.
+# Shares of the time of a run in which the device is busy.
 _HARDLY_BUSY, _MOSTLY_IDLE, _MOSTLY_BUSY = 0.3, 0.6, 0.9
+# A kernel that starts within this time after its launch found an empty queue.
 _SHORT_LAG_SECONDS = 1e-4
 
 
 def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
     """
-    The waiting of a run, on the busiest device; None if no kernel ran.
+    Finds out what a run waited for, on its busiest device; None if no kernel ran.
 
     Args:
         exposed_nanoseconds: Time in which only kernels ran that convert, or may convert, a layout.
@@ -61,14 +62,14 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
 
 
 def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
-    """The waiting of a call that was timed without the profiler, because the profiler slows the launches."""
+    """Replaces the profiled time by the time of an unprofiled call, because the profiler slows the launches."""
     waits_for = _waits_for(waiting.busy_seconds / call_seconds, waiting.launch_lag_seconds)
     return msgspec.structs.replace(waiting, span_seconds=call_seconds, waits_for=waits_for)
 
 
 def _step_nanoseconds(attribution: Attribution) -> list[int]:
     """
-    The length of each profiler step, up to the start of the next step; of the last step, as recorded.
+    The length of each profiler step, up to the start of the next step. The last step has its recorded length.
 
     Steps in which nothing was launched on the device are left out.
     """
@@ -81,7 +82,11 @@ def _step_nanoseconds(attribution: Attribution) -> list[int]:
 
 
 def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
-    """Median seconds from launch to start of kernels with a known operation; collectives wait for other devices."""
+    """
+    Median seconds from launch to start of kernels with a known operation.
+
+    Collectives are left out, because they wait for other devices.
+    """
     trace, launch = attribution.trace, attribution.launch
     known = (launch != NONE) & (attribution.operation != NONE) & ~is_collective
     if not known.any():
@@ -99,10 +104,10 @@ def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"
 
 def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
     """
-    Time in which only the asked kernels ran on their device: no other kernel, no copy by the device's own engines.
+    Time in which only kernels of ``is_asked`` ran on their device: no other kernel, and no copy by its copy engines.
 
     Returns:
-        The time of all asked kernels together, overlaps counted once; and the time of each alone, 0 if not asked.
+        The time of all these kernels together, overlaps counted once; and the time of each kernel, 0 for other kernels.
     """
     kernels = trace.kernels
     exposed = np.zeros(len(kernels), np.int64)
@@ -118,13 +123,13 @@ def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tu
 
 
 def _devices(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Process and device of the kernels that are asked for, each once."""
+    """Distinct pairs of process and device of the kernels in ``is_asked``."""
     kernels = trace.kernels
     return sorted(set(zip(kernels.process[is_asked].tolist(), kernels.device[is_asked].tolist(), strict=True)))
 
 
 def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[np.bool_]) -> tuple[Column, Column]:
-    """Intervals in which an asked kernel, or a copy by the device's own engines, ran on a device."""
+    """Intervals in which a kernel of ``is_asked``, or a copy by the device's copy engines, ran on a device."""
     kernels, transfers = trace.kernels, trace.transfers
     own = (kernels.process == process) & (kernels.device == device) & is_asked
     beside = (transfers.process == process) & (transfers.device == device)
@@ -133,7 +138,7 @@ def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[n
 
 
 def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
-    """Intervals in order; those that touch or overlap are merged."""
+    """Sorts intervals, and merges those that touch or overlap."""
     if not len(starts):
         return starts, ends
     order = np.argsort(starts, kind="stable")
