@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 UNCLEAR = re.compile(r"\b(?:told|tells|anew|by way of|lays|stands|as lucky|of which none)\b", re.IGNORECASE)
+BEGINNING = re.compile(r"(?:Of|That|Those|The same|What|As|Whose|Else|Nor)\b")
+FIELD = re.compile(r"^    (?P<name>[\w, *]+): (?:Of|By|As|Those|That|What|In which|Whose|Else)\b", re.MULTILINE)
 CODE = re.compile(r"^ *```.*?^ *```|``.+?``|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -29,5 +31,14 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def test_no_unclear_phrase_is_left() -> None:
     found = [f"{place}: {match.group()}" for place, text in texts() for match in UNCLEAR.finditer(CODE.sub("", text))]
+
+    assert found == []
+
+
+def test_a_docstring_and_a_field_begin_with_what_they_are() -> None:
+    """A noun or a verb comes first: "Time in which a kernel ran", not "In which a kernel ran"."""
+    docstrings = [(place, text) for place, text in texts() if place.startswith("layoutdoctor/")]
+    found = [f"{place}: {text.splitlines()[0]}" for place, text in docstrings if BEGINNING.match(text)]
+    found += [f"{place}: {match['name']}" for place, text in docstrings for match in FIELD.finditer(text)]
 
     assert found == []

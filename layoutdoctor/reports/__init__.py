@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "format_of_suffix", "render", "renderer_of"]
 
 FORMATS = ("html", "json", "markdown", "reproducer", "sarif", "text")
-"""Each but JSON has a module of its name, imported on first use; ``render_html`` and the like are its functions."""
+"""Formats of a report. Each except ``json`` has a module of the same name, whose ``render_NAME`` makes the report."""
 
 _FORMAT_BY_SUFFIX = {
     ".htm": "html",
@@ -40,7 +40,7 @@ _FORMAT_BY_SUFFIX = {
 INSTEAD_OF_JUNIT = "layoutdoctor writes no JUnit; pytest writes it (--junit-xml FILE), and --fail-on and SARIF serve CI"
 
 _ELSEWHERE = {"render_fragment": "html", "to_pandas": "frames"}
-"""Functions that records call besides formats, with their modules, which are imported on first use."""
+"""Further functions that records call, with the modules that define them; a module is imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
 def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
     """
-    The report of a diagnosis, without user and host names and private paths.
+    Returns the report of a diagnosis, without user names, host names and private paths.
 
     Args:
         report_format: ``text``, ``markdown``, ``json``, ``html``, ``sarif`` or ``reproducer``.
@@ -64,7 +64,7 @@ def render(diagnosis: Diagnosis, report_format: str = "text") -> str:
 
 def renderer_of(report_format: str) -> Callable[[Diagnosis], str]:
     """
-    The function that makes the report of a diagnosis that is scrubbed already.
+    Returns the function that makes the report in a format; its argument has to be scrubbed already.
 
     Raises:
         UsageError: There is no such format.
@@ -89,7 +89,7 @@ def render_comparison(
     comparison: TraceComparison | ModelComparison, report_format: str = "text", width: int | None = None
 ) -> str:
     """
-    The report of a comparison, without user and host names and private paths.
+    Returns the report of a comparison, without user names, host names and private paths.
 
     Args:
         report_format: ``text``, ``markdown`` or ``json``.
@@ -104,7 +104,7 @@ def render_comparison(
 
 
 def render_scan(scan: Scan, report_format: str = "text", width: int | None = None) -> str:
-    """The report of a scan, as ``render_comparison`` makes that of a comparison; there is ``html`` too."""
+    """Returns the report of a scan, in the formats of ``render_comparison`` or as ``html``."""
     from layoutdoctor.reports.sections.scanned import build_scan_view
 
     build = partial(build_scan_view, in_full=report_format != "text")
@@ -112,7 +112,7 @@ def render_scan(scan: Scan, report_format: str = "text", width: int | None = Non
 
 
 def render_policy(policy: Policy, report_format: str = "text", width: int | None = None) -> str:
-    """The report of a policy, as ``render_comparison`` makes that of a comparison."""
+    """Returns the report of a policy, in the formats of ``render_comparison``."""
     from layoutdoctor.reports.sections.policy import build_policy_view
 
     return _render_overview(policy, "policy", build_policy_view, report_format, width)
@@ -120,7 +120,7 @@ def render_policy(policy: Policy, report_format: str = "text", width: int | None
 
 def check_format(report_format: str, what: str = "comparison") -> None:
     """
-    Refuses a format that no comparison, policy or scan has.
+    Refuses a format in which a comparison, a policy or a scan cannot be rendered.
 
     Raises:
         UsageError: There is no such format.
@@ -143,7 +143,7 @@ def _render_overview(
 
 def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
     """
-    Writes the report that a file's suffix asks for; reading it back gives ``privacy.scrub`` of the diagnosis.
+    Writes the report in the format of the file's suffix. A JSON file that is read back is the scrubbed diagnosis.
 
     Raises:
         UsageError: No format has this suffix.
@@ -153,7 +153,7 @@ def save(diagnosis: Diagnosis, path: str | PurePath) -> None:
 
 
 def one_line(diagnosis: Diagnosis) -> str:
-    """The subject and the claim, for a prompt."""
+    """Returns the subject and the claim on one line, as the ``repr`` of a diagnosis."""
     from layoutdoctor.reports.sections.view import build_view
     from layoutdoctor.reports.sections.wording import clean
 
@@ -162,16 +162,16 @@ def one_line(diagnosis: Diagnosis) -> str:
 
 
 def render_json(diagnosis: Diagnosis) -> str:
-    """The diagnosis as JSON, with every number, by the contract."""
+    """Returns the diagnosis as JSON, with every number, as the schema describes it."""
     return to_json(diagnosis).decode()
 
 
 def format_of_suffix(path: str | PurePath) -> str:
     """
-    The format that a file's name asks for; the case of its suffix does not matter.
+    Returns the format for a file's name; the case of the suffix does not matter.
 
     Raises:
-        UsageError: The name has no suffix, or one that no format has.
+        UsageError: The name has no suffix, or its suffix belongs to no format.
     """
     suffixes = PurePath(path).suffixes
     suffix = "".join(suffixes[-2:] if is_packed_name(path) else suffixes[-1:]).lower()

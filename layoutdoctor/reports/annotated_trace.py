@@ -23,10 +23,10 @@ from layoutdoctor.reports.sections.wording import recorded_run
 from layoutdoctor.words import DIRECTION_WORDS, layout_words, shape_words
 
 OWN_PROCESS = 900_000_000
-"""Far above process ids of Linux and device numbers, and within the 32 bits that Perfetto keeps of one."""
+"""Process id of the marks: above all process ids of Linux and device numbers, and within Perfetto's 32 bits."""
 
 _OWN_EVENT = b'{"cat": "layoutdoctor", '
-"""The beginning of every event that is written here; the reader knows no such kind and passes over it."""
+"""First bytes of each mark. The reader of Chrome traces does not know this category and skips the event."""
 
 _NANOSECONDS = 1e9
 _PACKING_LEVEL = 6
@@ -38,20 +38,20 @@ def write_annotated_trace(
     """
     Writes a Chrome trace, packed with gzip, with its conversions and round trips on tracks of their own.
 
-    Copies that change no layout (permuted copies, padding) are not marked. The events of the source stay as they are;
-    a damaged event is written as it was understood, and a document that ends too early is closed. Marks that an
-    earlier call wrote are replaced.
+    Copies that change no layout (permuted copies, padding) are not marked. The events of the source do not change.
+    Only a damaged event is written as it was read, and JSON that ends too early is completed. Marks of an earlier call
+    are replaced.
 
     Args:
         diagnosis: The result of ``examine_trace`` for the source.
         source: A Chrome trace, ``.json`` or ``.json.gz``.
-        target: An existing file is replaced, a link stays a link.
-        max_bytes: How many bytes of the source to read at the most, after unpacking.
+        target: Path of the annotated trace. An existing file is replaced; a link stays a link.
+        max_bytes: Largest number of bytes to read from the source, counted after unpacking.
 
     Raises:
         TraceError: The source cannot be read.
         UsageError: The source is no Chrome trace.
-        OSError: The target could not be written; it is as it was.
+        OSError: The target could not be written; it has not changed.
     """
     source = Path(source)
     file = TraceFile(source, max_bytes)
@@ -66,7 +66,7 @@ def write_annotated_trace(
     title = [_event("M", "process_name", {"name": "layoutdoctor"})] if marks else []
     with (
         replacing(Path(target)) as stream,
-        # Without a name or a time in it, so that the same trace is the same file.
+        # No file name and no time in the gzip header, so that the same trace gives the same bytes.
         gzip.GzipFile(filename="", mode="wb", compresslevel=_PACKING_LEVEL, fileobj=stream, mtime=0) as packed,
     ):
         for piece in _document(file, [*title, *marks]):
@@ -74,7 +74,7 @@ def write_annotated_trace(
 
 
 def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
-    """The trace as JSON, with further events in front of its own."""
+    """Yields the trace as JSON, with the added events before its own."""
     decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
     stream = EventStream(file.pieces(), decode, msgspec.Raw, str(file.path))
     yield b'{"traceEvents": [\n' + b",\n".join(added)
@@ -86,16 +86,16 @@ def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
             separator = b",\n"
     yield b"\n]"
     for name, value in stream.metadata.items():
-        if name != "traceEvents":  # another list of events: of two, most readers take the last
+        if name != "traceEvents":  # a second list of events: most readers use the last one
             yield b",\n" + msgspec.json.encode({name: value})[1:-1]  # NaN becomes null
     yield b"}\n"
 
 
 def _marks(trial: Trial, base: int) -> Iterator[bytes]:
     """
-    The beginning and the end of every mark, as asynchronous events, each with an id of its own.
+    Yields the begin and end events of every mark; they are asynchronous, and each mark has its own id.
 
-    Round trips overlap without being nested; an ordinary event that does so is dropped (google/perfetto 928, 4280).
+    Round trips may overlap without being nested. Perfetto drops ordinary events that do so (google/perfetto 928, 4280).
     """
     spans: dict[str, tuple[int, int]] = {}
     conversions = {conversion.id: conversion for conversion in counted_conversions(trial)}
@@ -112,7 +112,7 @@ def _marks(trial: Trial, base: int) -> Iterator[bytes]:
 
 
 def _mark(span: tuple[int, int], id_: str, name: str, record: Conversion | RedundantPair) -> Iterator[bytes]:
-    """Two events; nanoseconds on the trace's own clock become microseconds, in exact digits."""
+    """Yields the begin and end events of a mark; converts nanoseconds of the trace's clock to microseconds exactly."""
     for phase, nanoseconds in zip("be", span, strict=True):
         event = _event(phase, name, dict(_arguments(record)) if phase == "b" else {}, id=id_)
         yield event[:-1] + f', "ts": {Decimal(nanoseconds) / 1000:f}}}'.encode()
@@ -130,7 +130,7 @@ def _conversion_name(conversion: Conversion) -> str:
 
 
 def _arguments(record: Conversion | RedundantPair) -> Iterator[tuple[str, object]]:
-    """The fields that are known, under the names they have in JSON."""
+    """Yields the known fields of a record under their JSON names, with values as Perfetto shows them."""
     for name in record.__struct_fields__:
         value = getattr(record, name)
         if isinstance(value, Layout):

@@ -1,9 +1,9 @@
 """
-The data that the charts of the HTML report draw: numbers of the record, with cleaned names.
+Collects the data that the charts of the HTML report draw: numbers of the record, with cleaned names.
 
-They go into the page as JSON: bars of the configurations, a timeline of kernels for each trial, and the layout flow
-around what costs most. Seconds are floats; a timeline counts whole nanoseconds from its first kernel, so that the page
-stays small.
+The page has the data as JSON: bars of the configurations, a timeline of kernels for each trial, and the layout flow
+around the costliest conversions. Seconds are floats. A timeline counts whole nanoseconds from its first kernel, so that
+the page stays small.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, 
 MOST_KERNELS = 20_000
 MOST_FLOWS = 3
 MOST_BETWEEN = 5
-"""Operations that are drawn one by one between two conversions; if there are more, the middle is one box."""
+"""Most operations between two conversions that are drawn one by one; of more, the middle ones share one box."""
 _NAME_LENGTH = 160
 _NANOSECONDS = 1e9
 
@@ -43,7 +43,7 @@ _MADE: dict[str, Format] = {"to_channels_last": "channels_last", "to_contiguous"
 
 
 def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
-    """The measured configurations, fastest first, each with its ratio to the baseline if there is one."""
+    """Returns the measured configurations, fastest first, each with its ratio to the baseline if there is one."""
     roles = {diagnosis.compared_with: "baseline", diagnosis.recommended_name: "best"}
     bars: list[Drawn] = []
     for trial in diagnosis.trials:
@@ -60,7 +60,7 @@ def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
 
 # ---------------------------------------------------------------------------------------------- timelines
 class _Event(NamedTuple):
-    """A kernel, or a conversion of which no kernel was listed; seconds."""
+    """A kernel, or a conversion whose kernel is not in the list; times are in seconds."""
 
     start: float
     seconds: float
@@ -70,7 +70,7 @@ class _Event(NamedTuple):
 
 
 def build_timelines(diagnosis: Diagnosis) -> list[Drawn]:
-    """A timeline of each trial that has kernels of its own; the baseline's first, then the recommended one's."""
+    """Returns a timeline of each trial with its own kernels: first the baseline's, then the recommended trial's."""
     ordered = (diagnosis.baseline, diagnosis.fastest, *diagnosis.trials)
     own = {trial.name: trial for trial in ordered if trial is not None and trial.status != "same_as"}
     return [timeline for timeline in map(_timeline, own.values()) if timeline is not None]
@@ -78,10 +78,10 @@ def build_timelines(diagnosis: Diagnosis) -> list[Drawn]:
 
 def _timeline(trial: Trial) -> Drawn | None:
     """
-    The kernels of a trial; ``starts``, ``lengths``, ``kernels`` and ``kernel_lanes`` have an entry for each.
+    Returns the kernels of a trial. ``starts``, ``lengths``, ``kernels`` and ``kernel_lanes`` have one entry per kernel.
 
-    A kernel is an index into ``names``. ``conversions`` are pairs of an index into the four lists and a description;
-    ``in_pairs`` are those of the indices that are part of a round trip, and ``pairs`` round trips on the time axis.
+    ``kernels`` are indices into ``names``. ``conversions`` are pairs of an index into the four lists and a description.
+    ``in_pairs`` are the indices that belong to a round trip; ``pairs`` are the round trips on the time axis.
     """
     kernels = trial.kernel_summary.kernels
     if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
@@ -124,13 +124,13 @@ def _timeline(trial: Trial) -> Drawn | None:
 
 
 def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
-    """Kernels, each with the conversion it is, and conversions that are no listed kernel."""
+    """Returns the kernels, each with its conversion if it is one, and the conversions whose kernel is not listed."""
     waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
     for conversion in counted_conversions(trial):
         if conversion.count == 1:
             waiting[conversion.start_seconds, conversion.stream].append(conversion)
     events = []
-    for kernel in kernels:  # a conversion and its kernel were read from one event: they start at the very same number
+    for kernel in kernels:  # a conversion and its kernel were read from one event: their start times are equal
         same = waiting[kernel.start_seconds, kernel.stream]
         found = next((one for one in same if one.kernel is None or one.kernel.startswith(kernel.name)), None)
         if found is not None:
@@ -146,14 +146,14 @@ def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
 
 
 def _notes(trial: Trial, kernel_count: int, dropped: int, drawn: int) -> Iterator[str]:
-    """Sentences on everything that a timeline does not show."""
+    """Yields a phrase about everything that a timeline does not show."""
     if 0 < kernel_count < trial.kernel_summary.count:
         yield f"the record lists {kernel_count} of {trial.kernel_summary.count} kernels"
     undrawn = sum(conversion.count == 1 for conversion in counted_conversions(trial)) - drawn
     if undrawn:
-        yield f"{count_of(undrawn, 'conversion')} without a recorded start not drawn"
+        yield f"{count_of(undrawn, 'conversion')} not drawn, because no start time was recorded"
     if dropped:
-        yield f"{count_of(dropped, 'shorter kernel')} not drawn; every conversion is"
+        yield f"{count_of(dropped, 'shorter kernel')} not drawn; all conversions are drawn"
 
 
 def _describe(conversion: Conversion) -> str:
@@ -171,9 +171,9 @@ class Box:
 
     Attributes:
         detail: A conversion's id, tensor and owner; empty for an operation.
-        memory_format: Of the value; ``unknown`` also if several fit, or no named one does.
-        layout: Of the value, such as ``2x64x56x56 channels_last``; empty if not known.
-        time: Of one iteration; empty if not known.
+        memory_format: Format of the value; ``unknown`` also if several named formats fit, or none does.
+        layout: Layout of the value, such as ``2x64x56x56 channels_last``; empty if not known.
+        time: Time that the box takes in one iteration; empty if not known.
     """
 
     label: str
@@ -186,7 +186,7 @@ class Box:
 
     @property
     def in_words(self) -> str:
-        """All that the box shows, in one line."""
+        """The text of the box on one line."""
         trip = "part of a round trip" if self.is_redundant else None
         return joined((self.label, self.detail, self.time, trip), " · ")
 
@@ -197,7 +197,7 @@ class FlowChart:
     The boxes around one round trip or conversion, in their order.
 
     Attributes:
-        about: The drawn conversions and their cost.
+        about: Names of the drawn conversions, and their cost.
     """
 
     title: str
@@ -208,10 +208,11 @@ class FlowChart:
 
 def build_flows(diagnosis: Diagnosis) -> tuple[FlowChart, ...]:
     """
-    The flows around the worst that was found: those of the baseline and of the recommended configuration first.
+    Builds the flows around the costliest conversions, first for the baseline and the recommended configuration.
 
     Returns:
-        One for all round trips that look alike; without round trips that of the costliest conversion of the baseline.
+        One flow for each group of similar round trips. Without round trips, the flow around the baseline's costliest
+        conversion.
     """
     main = main_trial(diagnosis)
     mains = (main, diagnosis.measured_trial(diagnosis.recommended_name))
@@ -223,12 +224,12 @@ def build_flows(diagnosis: Diagnosis) -> tuple[FlowChart, ...]:
 
 
 def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[FlowChart]:
-    """One flow for all pairs that look alike: of the costliest of them."""
+    """Yields one flow for each group of similar pairs; it shows the costliest pair of the group."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
     alike: dict[tuple[object, ...], list[RedundantPair]] = {}
     for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
         if {pair.first, pair.second} <= conversions.keys():
-            operations = tuple(dict.fromkeys(base_name(name) for name in pair.between))  # repeated ones count once
+            operations = tuple(dict.fromkeys(base_name(name) for name in pair.between))  # repeated names count once
             alike.setdefault((pair.kind, operations, len(pair.also)), []).append(pair)
     for pair, *others in alike.values():
         first, second = conversions[pair.first], conversions[pair.second]
@@ -253,7 +254,7 @@ def _of_conversion(trial: Trial) -> Iterator[FlowChart]:
 
 
 def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
-    """The finding that is about the pair: the one with the least other evidence."""
+    """Returns code and rule of the finding about a pair; of several findings, the one with the least evidence."""
     about = [f for f in diagnosis.findings if {pair.first, pair.second} <= set(f.evidence)]
     finding = min(about, key=lambda finding: len(finding.evidence), default=None)
     return "Round trip" if finding is None else f"{clean_name(finding.code)} {clean_name(finding.rule)}"
@@ -262,13 +263,13 @@ def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
 def _about_pair(pair: RedundantPair, more: int) -> str:
     first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
     others = f"; {count_of(more, 'more round trip')} like it" if more else ""
-    sure = phrase(" (rests on {})", pair.confidence, lambda confidence: CONFIDENCE_WORDS[confidence])
+    sure = phrase(" (evidence: {})", pair.confidence, lambda confidence: CONFIDENCE_WORDS[confidence])
     cost = _cost(pair.seconds, pair.bytes_moved, None)
     return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
 
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
-    """The known cost and its cause, behind a colon; empty if neither is known."""
+    """Returns the known cost and cause after a colon; empty if neither is known."""
     return phrase(": {}", joined((*costs(seconds, moved), cause), ", "))
 
 
@@ -291,7 +292,7 @@ def _box(conversion: Conversion) -> Box:
 
 
 def format_of(layout: Layout | None) -> Format:
-    """The one kind of memory format a layout has; ``unknown`` if it satisfies several, or none."""
+    """Returns the kind of memory format of a layout; ``unknown`` if the layout satisfies several formats, or none."""
     if layout is None:
         return "unknown"
     if layout.is_blocked:
@@ -310,7 +311,7 @@ def _between(pair: RedundantPair) -> Iterator[Box]:
 
 
 def _maker(conversion: Conversion) -> tuple[Box, ...]:
-    """The operation that makes the converted value, if it is known."""
+    """Returns a box for the operation that makes the converted value; empty if it is not known."""
     is_inside = conversion.owner == "library" and not (conversion.port or "").startswith("input")
     name = _call(conversion) if is_inside else conversion.source_value
     source = conversion.source
@@ -318,13 +319,13 @@ def _maker(conversion: Conversion) -> tuple[Box, ...]:
 
 
 def _reader(conversion: Conversion) -> tuple[Box, ...]:
-    """The operation that reads the converted value, if it is known."""
+    """Returns a box for the operation that reads the converted value; empty if it is not known."""
     name = next(iter(conversion.required_by), None) or _call(conversion) or conversion.node
     return (Box(clean_name(name)),) if name else ()
 
 
 def _call(conversion: Conversion) -> str | None:
-    """The operation that the conversion was made in, if that is one that a model calls, such as ``aten::conv2d``."""
+    """Returns the operation in which a conversion ran if models call it, such as ``aten::conv2d``; else None."""
     op = conversion.op
     return op if op is not None and ("::" in op or "." in op) else None
 

@@ -1,8 +1,9 @@
 """
-The tables of a diagnosis as pandas DataFrames: flat columns, units in their names, one dtype each in every diagnosis.
+Makes the tables of a diagnosis as pandas DataFrames, with flat columns and units in their names.
 
-A fact that a record lacks is missing in the table too (``NA``, in a float column ``NaN``), never zero. The only user
-of pandas, which is loaded late and need not be installed.
+A column has the same dtype in every diagnosis. A fact that a record lacks is missing in the table too (``NA``, or
+``NaN`` in a float column), never zero. Only this module uses pandas. It imports pandas on first use, so that pandas
+need not be installed.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ Row = dict[str, object]
 OTHER_STRIDES = "other strides"
 _SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
 _DTYPES = {"": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-"""pandas' name of the type that a column has behind its colon; each of them can hold a missing value."""
+"""pandas' dtype for each type that is behind a column's colon; every one of them has a missing value."""
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
     """
-    One table of the diagnosis as a DataFrame.
+    Returns one table of the diagnosis as a DataFrame.
 
-    A trial that is the same as another one has a row among the trials; its conversions, pairs and convolutions are
-    listed under that other one's name, once. A conversion that both the graph and the kernel list show has a row from
-    each: ``evidence`` says which.
+    A trial that runs the same code as another trial has its own row in ``trials``. The conversions, pairs and
+    convolutions of both are listed once, under the other trial's name. A conversion that is in a graph and in the
+    kernel list has two rows; the column ``evidence`` has the source of each.
 
     Args:
         table: ``trials``, ``rounds``, ``conversions``, ``redundant_pairs``, ``convolutions`` or ``findings``.
 
     Returns:
-        The same columns with the same dtypes for every diagnosis, also if there are no rows.
+        A DataFrame whose columns and dtypes are the same for every diagnosis, also if it has no rows.
 
     Raises:
         UsageError: There is no such table, or pandas is not installed.
@@ -87,7 +88,7 @@ def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """Conversions of the graphs first, then of the kernel list."""
+    """Yields the conversions of each trial: those of its graphs, then those of its kernel list."""
     for trial in diagnosis.own_trials:
         for graph in trial.graphs:
             for conversion in graph.conversions:
@@ -121,7 +122,7 @@ def _finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _flat(record: msgspec.Struct, **own: object) -> Row:
-    """The fields of a record under their own names, without anything nested."""
+    """Returns the fields of a record as one flat row; layouts and locations become several columns."""
     row: Row = {}
     for name in record.__struct_fields__:
         value = getattr(record, name)
@@ -138,7 +139,7 @@ def _flat(record: msgspec.Struct, **own: object) -> Row:
 
 
 def _fields(record: msgspec.Struct | None, *names: str, **columns: str) -> Row:
-    """Fields of a record under their own names, and under those of columns."""
+    """Returns the named fields of a record, and the fields in ``columns`` under the names of these columns."""
     wanted = {**dict(zip(names, names, strict=True)), **columns}
     return {column: None if record is None else getattr(record, field) for column, field in wanted.items()}
 

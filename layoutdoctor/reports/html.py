@@ -1,9 +1,9 @@
 """
-The HTML report, a page that needs no network, and the short report that notebooks show; both from ``page``.
+Makes the HTML report, a page that needs no network, and the short report for notebooks, from templates in ``page``.
 
 Every string of a record goes into the page through jinja2's escaping, or as JSON in a script element that no browser
-runs. The page's own policy (Content-Security-Policy) lets no other script or style sheet act than those written here,
-known by their hashes. Same diagnosis, same page: no clock, no random names.
+runs. The page's Content-Security-Policy allows only the scripts and the style sheet that are written here, by their
+hashes. The same diagnosis gives the same page, because the page has no clock time and no random names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from layoutdoctor.rules import Rule
 
 MOST_LISTED = 200
-"""Rows of each long list, those that cost most; the JSON report has all."""
+"""Most rows of a long list, the costliest first; the JSON report has all rows."""
 MOST_NAMED = 50
 
 _CODE = re.compile(r"`(.+?)`", re.DOTALL)
@@ -50,7 +50,7 @@ def _lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
 
 
 def _cards(view: View) -> Iterator[dict[str, object]]:
-    """The findings with their cost, their line of code and the ids they rest on."""
+    """Yields the findings, each with its cost, its line of code and the ids of its evidence."""
     for number, entry in enumerate(view.findings, 1):
         place = entry.findings[0].location
         code = place.code if place is not None and len(entry.findings) == 1 else None
@@ -65,7 +65,7 @@ def _cards(view: View) -> Iterator[dict[str, object]]:
 
 
 def _passages(rule: Rule) -> list[tuple[str | None, list[list[str]]]]:
-    """The parts of a rule's documentation, each paragraph as text and code in turn."""
+    """Returns the parts of a rule's page; each paragraph is a list in which text and code alternate."""
     return [(heading, [_CODE.split(text) for text in paragraphs]) for heading, paragraphs in passages_of(rule)]
 
 
@@ -76,7 +76,7 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """The report as one HTML page."""
+    """Returns the report as one HTML page."""
     view = build_view(diagnosis)
     data = {
         "bars": build_bars(diagnosis),
@@ -109,7 +109,7 @@ def render_html(diagnosis: Diagnosis) -> str:
 
 
 def overview_html(view: Overview) -> str:
-    """A report of tables as one HTML page."""
+    """Returns a report of tables as one HTML page."""
     program, *name = view.title
     tables = [table for table in view.tables if table.rows]
     facts = (*name[1:], program)
@@ -117,7 +117,7 @@ def overview_html(view: Overview) -> str:
 
 
 def _page(template: str, script_files: Sequence[str], **values: object) -> str:
-    """A page whose policy lets only its own scripts and style sheet act, and lets nothing be loaded."""
+    """Returns a page whose policy allows only its own scripts and style sheet, and forbids to load anything."""
     style, scripts = read_page_file(STYLE_FILE), [read_page_file(name) for name in script_files]
     policy = (
         f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "
@@ -127,25 +127,25 @@ def _page(template: str, script_files: Sequence[str], **values: object) -> str:
 
 
 def json_for_script(data: object) -> str:
-    """JSON that can stand inside a script element: a name that holds ``</script>`` cannot end it."""
+    """Returns JSON for use inside a script element: a name that contains ``</script>`` cannot end the element."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(data).decode())
 
 
 @cache
 def read_page_file(name: str) -> str:
-    """A file that goes into the page."""
+    """Returns the text of a file in the folder ``page``."""
     return resources.files("layoutdoctor.reports").joinpath("page", *name.split("/")).read_text(encoding="utf-8")
 
 
 @cache
 def hash_source(text: str) -> str:
-    """How the page's policy names a script or a style sheet that it allows."""
+    """Returns the hash by which the page's policy allows a script or a style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache
 def page_template(name: str) -> jinja2.Template:
-    """A template of ``page``, with every string escaped."""
+    """Returns a template of the folder ``page``; the template escapes every string."""
     import jinja2  # late: most commands write no page
 
     return jinja2.Environment(
@@ -169,15 +169,15 @@ MORE = (
 
 def render_fragment(diagnosis: Diagnosis) -> str:
     """
-    The short report as one ``div``, which notebooks show in place of a diagnosis; long lists and texts are cut.
+    Returns the short report as one ``div``, which notebooks show for a diagnosis; long lists and texts are cut.
 
-    It has no script and no style sheet: frontends that strip untrusted elements (GitHub, an untrusted notebook) show
-    the same text, and colours are those of the page around it, light or dark.
+    The ``div`` has no script and no style sheet. So frontends that strip untrusted elements (GitHub, an untrusted
+    notebook) show the same text, and the colours are those of the surrounding page, light or dark.
     """
     view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
     is_short = view.answer.is_short
     how = "\n".join(view.answer.how)
-    if len(how) > MOST_HOW_CHARACTERS:  # half of them would be wrong code
+    if len(how) > MOST_HOW_CHARACTERS:  # only some of the lines would be wrong code
         how = f"# {len(view.answer.how)} lines, too many to show here: print(diagnosis.recommendation.how)"
     return page_template("fragment.html.j2").render(
         title=" · ".join(view.title),

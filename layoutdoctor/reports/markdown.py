@@ -1,8 +1,8 @@
 """
-The Markdown report: a text for an issue of PyTorch, by its template's headings.
+Makes the Markdown report: a text for an issue of PyTorch, with the headings of PyTorch's template.
 
-It stays below 10,000 bytes: a part that has no room beside those that matter more is left out whole, and is in a second
-text, for a file beside the report.
+The report stays below 10,000 bytes: a part for which there is no room is left out as a whole, the least important parts
+first. A second text, for a file beside the report, has everything.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 MOST_ROWS = 25
-"""Of each table of a comparison or a scan: GitHub refuses an issue of more than 65,536 characters."""
+"""Most rows of a table of a comparison or a scan. GitHub refuses an issue of more than 65,536 characters."""
 USUAL_CHARACTERS = 10_000
-"""As much as a reader of an issue scrolls through."""
+"""Limit of the report's size: about as much as a reader of an issue scrolls through."""
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
 MOST_LOGS = 2
@@ -42,20 +42,21 @@ _BY_IMPORTANCE = ("how", "table", "script", "findings", "notes", "remarks", "log
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
-    """The report as GitHub Markdown, as ``markdown_parts`` has it."""
+    """Returns the report as GitHub Markdown: the first text of ``markdown_parts``."""
     return markdown_parts(diagnosis)[0]
 
 
 def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tuple[str, str | None]:
     """
-    The report as GitHub Markdown, and everything that it may have no room for.
+    Returns the report as GitHub Markdown, and a second text with everything in full.
 
     Args:
-        details_name: Name of the file that the second text will be written to, without folders; the report names it.
-            None if there will be no file, so that the second text is not made.
+        details_name: Name, without folders, of the file for the second text; the report names this file. None if there
+            will be no file; then the second text is not made.
 
     Returns:
-        The report in fewer than 10,000 bytes, and the second text.
+        The report in fewer than 10,000 bytes, and the second text. The second text is None if there is no file for it,
+        or if the report is short because layouts do not matter.
     """
     view, reproducer = build_view(diagnosis), build_reproducer(diagnosis)
     name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
@@ -89,7 +90,7 @@ def _last_line(view: View, name: str | None) -> str:
 
 
 def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterator[str]:
-    """The second file, whose size is not limited: all lists in full, none collapsed."""
+    """Yields the parts of the second text, whose size is not limited: all lists in full, nothing folded."""
     yield _title(view.title)
     yield "Everything behind the report, in full."
     yield "### Findings"
@@ -111,7 +112,7 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterat
 
 
 def _bug(view: View) -> Iterator[tuple[str, str]]:
-    """The answer and the findings; each part with its kind, which is empty for one that is never left out."""
+    """Yields the answer and the findings, each part with its kind; parts of the empty kind are never left out."""
     yield "", _title(view.title)
     yield "", "### 🐛 Describe the bug"
     if view.interrupted:
@@ -138,7 +139,7 @@ def _finding(entry: FindingEntry) -> str:
 
 
 def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
-    """The configurations and their times; of a recorded run, the places where its time goes."""
+    """Yields the configurations and their times, or the places where the time of a recorded run goes."""
     heading = "### Where the time goes" if diagnosis.is_recording else "### Configurations"
     tables = [folded("All configurations", table_of(t)) if view.answer.is_short else table_of(t) for t in view.tables]
     yield "table", "\n\n".join((heading, *tables))
@@ -148,7 +149,6 @@ def _comparison(diagnosis: Diagnosis, view: View) -> Iterator[tuple[str, str]]:
 
 
 def _detail_lines(detail: Detail) -> Iterator[str]:
-    """One long list."""
     yield from map(paragraph, detail.text)
     if detail.table is not None:
         yield table_of(detail.table)
@@ -157,25 +157,25 @@ def _detail_lines(detail: Detail) -> Iterator[str]:
 
 
 def _versions(diagnosis: Diagnosis) -> str:
-    """The machine and its software, one fact a line, as torch's own script prints them."""
+    """Returns the machine and its software, one fact per line, as torch.utils.collect_env prints them."""
     environment = build_environment(diagnosis, MOST_SETTINGS)
     facts = [": ".join(row.cells) for row in environment.table.rows] if environment.table is not None else []
     return code_block("\n".join((*environment.text, *facts)), "text")
 
 
 def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
-    """The script, and the name of the file that has it if the report has no room for it."""
+    """Yields the script, and the name of the file that has the script even if the report has no room for it."""
     if reproducer.reason is not None:
         yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
-    where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, whole in {code_name(name)})" if name else ""
+    where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
     yield "", f"### Minimal reproducer\n\n{paragraph(reproducer.title)}{where}."
     printed = code_block(clean_log(reproducer.printed), "text") if reproducer.printed else ""
     yield "script", code_block(reproducer.script.rstrip("\n"), "python") + (printed and f"\n\nIt printed:\n\n{printed}")
 
 
 def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """Why configurations have no result, with the ends of their logs."""
+    """Yields the reasons why configurations have no result, and the ends of their logs."""
     failed = [trial for trial in diagnosis.trials if trial.status in STATUS_WORDS and trial.status != "skipped"]
     if not failed:
         return
@@ -187,7 +187,7 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def overview_markdown(view: Overview) -> str:
-    """The report of a comparison or a scan, short enough for an issue."""
+    """Returns the report of a comparison or a scan, short enough for an issue."""
     return _joined(_overview(view))
 
 
@@ -208,7 +208,7 @@ def _overview(view: Overview) -> Iterator[str]:
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
 _RULE = re.compile(r"-{4,}(?=[-|]*\|$)", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-# GitHub would call the user of that name to the issue; nothing else keeps it from that, not even an entity.
+# GitHub would notify the user of that name. Only a character behind the @ prevents this, an HTML entity does not.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
 _ZERO_WIDTH_SPACE = "\u200b"
 # The start of a heading, a list or a rule at the beginning of a line.
@@ -216,41 +216,41 @@ _BLOCK_START = re.compile(r"^(\d{1,9}(?=[.)]))?([#+=.)-])")
 
 
 def escape(text: str) -> str:
-    """Printable text on one line that Markdown shows as it is, also in a table: no markup, no HTML, no cell border."""
+    """Escapes a line of printable text, so that Markdown shows it as it is, also in a cell of a table."""
     return without_html(_SPECIAL.sub(lambda match: f"\\{match.group()}", text))
 
 
 def paragraph(text: str) -> str:
-    """The same at the beginning of a line: no heading, no list."""
+    """Escapes a line of text that begins a paragraph, so that it becomes no heading and no list."""
     start = _BLOCK_START.match(text)
     return escape(text) if start is None else f"{start[1] or ''}\\{start[2]}{escape(text[start.end() :])}"
 
 
 def without_html(text: str) -> str:
-    """Text in which nothing is HTML, and nobody is called."""
+    """Escapes HTML in a text, and mentions of users, whom GitHub would notify."""
     text = _MENTION.sub(f"@{_ZERO_WIDTH_SPACE}", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def code_block(text: str, language: str = "") -> str:
-    """A fenced block whose fence is longer than any run of backticks within."""
+    """Returns a fenced block whose fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def code_name(name: str) -> str:
-    """A file's name within a sentence, as code if possible."""
+    """Returns a file's name for use within a sentence: as code, unless the name has a backtick."""
     return escape(name) if "`" in name else f"`{name}`"
 
 
 def bullets(lines: Sequence[str]) -> str:
-    """A list of plain sentences, which are not escaped yet."""
+    """Escapes plain sentences, and makes a list of them."""
     return "\n".join(f"- {paragraph(line)}" for line in lines)
 
 
 def table_of(table: Table) -> str:
-    """A table of the view; everything in it is escaped, so that no cell holds a bare ``|`` or a line break."""
+    """Returns a table as Markdown. Every cell is escaped, so that none has a bare ``|`` or a line break."""
     blank = ("",) * (len(table.head) - 2)
     rows = [row.cells if row.clause is None else (row.cells[0], row.clause, *blank) for row in table.rows]
     escaped = [[escape(cell) for cell in row] for row in (table.head, *rows)]
@@ -263,5 +263,5 @@ def table_of(table: Table) -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """A part that GitHub shows only on a click; the title is plain text, the body Markdown."""
+    """Returns a part that GitHub shows only after a click; the title is plain text, the body is Markdown."""
     return f"<details><summary>{without_html(title)}</summary>\n\n{body}\n\n</details>"

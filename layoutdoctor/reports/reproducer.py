@@ -1,8 +1,8 @@
 """
-The reproducer: a script with torch alone that shows the worst finding.
+Makes the reproducer: a script that needs torch alone and shows the worst finding.
 
-The model in it is torch's own text of the traced graph, or comes from the file that was diagnosed; everything else that
-comes from a record is written by ``repr`` or is in a comment.
+The script's model is the code that torch printed for the traced graph, or it is loaded from the diagnosed file.
+Everything else from a record is written by ``repr`` or is in a comment.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import phrase
 
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
-"""Names of the kernels that only change a layout, in the libraries of NVIDIA and AMD."""
+"""Regular expression for the names of kernels of NVIDIA's and AMD's libraries that only change a layout."""
 
 _FEWEST_STARTS, _MOST_STARTS = 3, 5
-"""Processes of each configuration: fewer if the interval of the ratio is narrow."""
+"""Fewest and most processes of each configuration; no more are started once the ratio's interval is narrow."""
 _QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t for 95 %, by the number of starts."""
+"""Quantile of Student's t for a 95 % interval, by the number of starts."""
 
 _AS_IN_A_DIAGNOSIS = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "GOMP_SPINCOUNT": "10000"}
-"""glibc keeps what a call frees, so that page faults do not decide a ratio, and threads that wait soon sleep."""
+"""Environment of a diagnosis: glibc keeps freed memory, which avoids page faults, and waiting threads soon sleep."""
 
 _FILE = re.compile(r"([\w-][\w.-]*\.py)(?::(\w+(?:\.\w+)*))?")
-"""A model's file, and the name in it, as a subject is called."""
+"""Name of a subject that comes from a file: the file's name, and maybe the model's name in the file."""
 _MODEL_NAMES = ("Model", "get_module", "get_model", "model")
 _INPUT_NAMES = ("get_inputs", "example_input", "example_inputs")
 
@@ -49,10 +49,10 @@ class Reproducer:
     A script with its title, or the reason why there is none.
 
     Attributes:
-        script: Python source; without a model it only prints the reason.
-        title: The configurations that it compares, and the finding.
-        reason: Why there is nothing to run; None if there is.
-        printed: The output of a run before the script was handed out; None if it was not run.
+        script: Python source; if there is a reason, the script only prints the reason.
+        title: The compared configurations, and the finding.
+        reason: Reason why there is no script to run; None if there is one.
+        printed: Output of the script when it was run before the report was written; None if it was not run.
         file: Name of the model's file that the script reads; None if the model is in the script.
     """
 
@@ -64,24 +64,24 @@ class Reproducer:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether it shows the finding."""
+        """Whether there is a script to run."""
         return self.reason is None
 
 
 def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
-    """The reproducer of a diagnosis, or why there is none."""
+    """Makes the reproducer of a diagnosis, or says why there is none."""
     model, sides = _traced(diagnosis), _sides(diagnosis)
     reason = None
     if diagnosis.is_recording:
         reason = "a recorded trace does not hold the operations of the model"
     elif diagnosis.subject.target is not None:
-        reason = "the graphs were lowered for a GPU that was not there, so nothing ran"
+        reason = "the graphs were lowered for a GPU that this machine does not have, so nothing ran"
     elif diagnosis.subject.device not in ("cpu", "cuda"):
         reason = "the model ran on neither a CPU nor a GPU"
     elif sides is None:
-        reason = "fewer than two configurations ran that a script can apply"
+        reason = "a script needs two configurations that it can apply, and fewer ran"
     elif model is None:
-        reason = "torch cannot print the model's operations, and a script finds a model only in a file of its own"
+        reason = "torch cannot print the model's operations, and the model is in no Python file that a script can load"
     if reason is not None or sides is None or model is None:
         return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason or "")
     title = _title(diagnosis, *sides)
@@ -93,11 +93,11 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
 @dataclass(frozen=True, slots=True)
 class _ModelFile:
     """
-    A file that a script takes the model from.
+    A file from which the script loads the model.
 
     Attributes:
-        name: Without folders.
-        attribute: The model in it; None for the first of the usual names.
+        name: File name without folders.
+        attribute: Name of the model in the file; None for the first of the usual names.
     """
 
     name: str
@@ -105,7 +105,7 @@ class _ModelFile:
 
 
 def _traced(diagnosis: Diagnosis) -> TracedModel | _ModelFile | None:
-    """The model as text if torch printed it whole, else its file; None if a script can have neither."""
+    """Returns the model's text if torch printed all of it, else its file; None if a script can use neither."""
     default = diagnosis.find_trial(BASELINE)
     model = default.traced if default is not None and not default.graph_break_reasons else None
     if model is not None and needs_torch_alone(model.text):
@@ -115,19 +115,20 @@ def _traced(diagnosis: Diagnosis) -> TracedModel | _ModelFile | None:
 
 
 def render_reproducer(diagnosis: Diagnosis) -> str:
-    """The reproducer as Python source, with its output behind it."""
+    """Returns the reproducer as Python source, with its output in comments at the end."""
     reproducer = build_reproducer(diagnosis)
     if not reproducer.printed:
         return reproducer.script
     printed = "".join(f"# {line}\n" for line in clean_log(reproducer.printed).splitlines())
-    return f"{reproducer.script}\n# Before it was handed out it printed:\n{printed}"
+    return f"{reproducer.script}\n# Output of this script before the report was written:\n{printed}"
 
 
 def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     """
-    The baseline and the trial to compare it with; eager mode and the default if the default's outputs are wrong.
+    Chooses the two trials to compare: the baseline and another one; None if fewer than two can be written.
 
-    The other trial is the recommended one, without its cures; else the fastest of those with the fewest conversions.
+    The other trial is the recommended one, without its cures. If there is none, it is the trial with the fewest
+    conversions; of several, the fastest. If the default's outputs are wrong, eager mode and the default are compared.
     """
     ran = [trial for trial in diagnosis.trials if _can_be_written(trial)]
     usable = {trial.name: trial for trial in ran}
@@ -150,14 +151,14 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
 
 
 def _can_be_written(trial: Trial) -> bool:
-    """Whether it ran, and a script can apply its configuration: a cure changes modules, and a script has none."""
+    """Whether a trial ran and a script can apply its configuration: it has no cures, as the script has no modules."""
     configuration = trial.configuration
     is_plain = not configuration.cures and not configuration.library_switches
     return trial.status == "ok" and is_plain and configuration.backend in ("eager", "inductor")
 
 
 def _has_wrong_values(diagnosis: Diagnosis) -> bool:
-    """Whether the default computes something else, and a script can show that beside eager mode."""
+    """Whether the default's outputs are wrong and a script can show this by comparing them with eager mode's."""
     wrong, eager = wrong_baseline(diagnosis), diagnosis.find_trial("eager")
     if wrong is None or eager is None or wrong.name != BASELINE:
         return False
@@ -171,7 +172,7 @@ def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
 
 
 def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Trial) -> bool:
-    """Whether the script shows a finding, by values or by times and conversions; LD4xx are about measuring."""
+    """Whether the script shows a finding: LD402 if the script compares values, else all findings but LD4xx."""
     trial = first if finding.configuration is None else diagnosis.measured_trial(finding.configuration)
     is_one = trial is not None and trial.name in (first.name, second.name)
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")
@@ -196,7 +197,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
         **_values_of_model(model, subject),
         configurations={repr(trial.name): _applied(trial) for trial in sides},
         recorded={trial.name: _counts(trial, subject.device) for trial in sides},
-        counted="(reorders, copies)" if subject.device == "cpu" else "(conversion kernels)",
+        counted="reorders and copies" if subject.device == "cpu" else "conversion kernels",
         ratio=None if ratio is None else round(ratio, 3),
         environment=_AS_IN_A_DIAGNOSIS,
         gpu_conversions=GPU_CONVERSIONS,
@@ -207,7 +208,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
 
 
 def _values_of_model(model: TracedModel | _ModelFile, subject: Subject) -> dict[str, object]:
-    """The template's values about the model and its inputs."""
+    """Returns the template's values for the model and its inputs."""
     if isinstance(model, TracedModel):
         numbers = [name for name in ("inf", "nan", "prod") if name == "prod" or f" {name}" in model.text]
         weights, inputs = (
@@ -236,25 +237,25 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     head = [
         f"{title}.",
         f"{_origin(model)}; {step} on a {'CPU' if subject.device == 'cpu' else 'GPU'}.",
-        f"Recorded by {versions}: {', '.join(times) or 'no times'}{phrase('; {} as fast', ratio, format_ratio)}.",
+        f"Recorded by {versions}: {', '.join(times) or 'no times'}{phrase('; ratio {}', ratio, format_ratio)}.",
     ]
     if _has_wrong_values(diagnosis):
-        return [*head, "Compares outputs and gradients with those of eager mode, and exits 1 if they do not differ."]
+        return [*head, "Compares outputs and gradients with those of eager mode. Exit status: 1 if none differs."]
     return [
         *head,
-        f"Starts {_FEWEST_STARTS} to {_MOST_STARTS} processes of each and times them in turns.",
-        "Exits 1 if conversions are not as recorded, or the interval of the ratio lies on the other side of 1.",
+        f"Times both in turns, in {_FEWEST_STARTS} to {_MOST_STARTS} processes each.",
+        "Exit status: 1 if conversions differ from the record, or the faster one is now certainly slower.",
     ]
 
 
 def _origin(model: TracedModel | _ModelFile) -> str:
     if isinstance(model, TracedModel):
         return f"The model as torch.compile traced it ({model.text.count(chr(10))} lines), with random weights"
-    return f"The model of {model.name}, which is beside this script or is given as its argument"
+    return f"The model of {model.name}, a file beside this script or given as its argument"
 
 
 def _packed(tensors: Iterable[tuple[object, ...]]) -> list[str]:
-    """The facts of each tensor, as many tensors on a line as fit."""
+    """Returns the facts of tensors as lines, with as many tensors per line as fit."""
     lines: list[str] = []
     for tensor in tensors:
         text = f"{tensor!r},"
@@ -266,14 +267,14 @@ def _packed(tensors: Iterable[tuple[object, ...]]) -> list[str]:
 
 
 def _applied(trial: Trial) -> str:
-    """How the script applies a configuration, in the order that its ``prepared`` reads."""
+    """Returns the settings of a configuration as source, in the order in which the script's ``prepared`` reads them."""
     configuration = trial.configuration
     formats = configuration.model_format or "preserve", configuration.input_format or "preserve"
     return repr((configuration.backend, *formats, effective_options(configuration), global_options(configuration)))
 
 
 def _counts(trial: Trial, device: str | None) -> list[int] | None:
-    """The conversions that the script counts, as they were recorded."""
+    """Returns the recorded numbers of the conversions that the script counts; None if they were not recorded."""
     kernels = trial.kernel_summary
     if trial.kernels is None or kernels.count != len(kernels.kernels):
         return None
@@ -284,7 +285,7 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
 
 
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:
-    """How many times faster the second one was; None if they were not compared, or the ratio is inconclusive."""
+    """Returns the recorded ratio of the second trial; None if the two were not compared or it is inconclusive."""
     ratio = diagnosis.ratios.get(second.name)
     if ratio is None or first.name != diagnosis.baseline_name or ratio.verdict == INCONCLUSIVE:
         return None

@@ -1,8 +1,8 @@
 """
-The SARIF report: findings at their source lines, for code scanning.
+Makes the SARIF report: findings at their source lines, for code scanning.
 
-SARIF 2.1.0 as GitHub takes it. GitHub refuses a whole file in which one result has no place, so a finding without a
-line is placed on the subject's file, and one without any file becomes a notification of the run.
+The format is SARIF 2.1.0 as GitHub accepts it. GitHub refuses a file if one of its results has no place. So a finding
+without a line is placed at the subject's file, and a finding without any file becomes a notification of the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DESCRIPTION_LENGTH = 1_000  # GitHub takes 1,024 characters
 
 
 def render_sarif(diagnosis: Diagnosis) -> str:
-    """The findings as SARIF 2.1.0; accepted ones are there, as suppressed ones."""
+    """Returns the findings as SARIF 2.1.0; accepted findings are marked as suppressed."""
     own_file = subject_file(diagnosis)
     rules = [rule for rule in ALL_RULES if any(finding.code == rule.code for finding in diagnosis.findings)]
     index = {rule.code: position for position, rule in enumerate(rules)}
@@ -44,7 +44,7 @@ def render_sarif(diagnosis: Diagnosis) -> str:
     version = clean_name(diagnosis.layoutdoctor_version)
     run: JsonObject = {
         "tool": {"driver": {"name": "layoutdoctor", "version": version, "rules": list(map(_rule, rules))}},
-        # The subject's name as a part of a path, which keeps analyses of several models apart.
+        # The subject's name is a part of the id, so that GitHub keeps the analyses of several models apart.
         "automationDetails": {"id": f"layoutdoctor/{quote(clean_name(diagnosis.subject.name), safe='') or 'subject'}/"},
         "invocations": [_invocation(diagnosis, unplaced)],
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the source tree."}}},
@@ -98,7 +98,7 @@ def _message(finding: Finding) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which SARIF finds no link and no placeholder."""
+    """Changes text so that SARIF finds no link and no placeholder in it."""
     return re.sub(r"\{(?=\d+\})", "{ ", clean(text).replace("](", "] ("))
 
 
@@ -137,10 +137,10 @@ def _invocation(diagnosis: Diagnosis, unplaced: Sequence[Finding]) -> JsonObject
 
 def subject_file(diagnosis: Diagnosis) -> str | None:
     """
-    The file of a finding that names no line: the subject's own, else that of the first finding with a line.
+    Returns the file for findings without a line: the subject's own file, else that of the first finding with a line.
 
     Returns:
-        A project path; None if none is known. For a trace without source lines it is the trace.
+        A path within the project; None if no file is known. For a trace without source lines, the trace itself.
     """
     named = _PYTHON_FILE.match(diagnosis.subject.name)
     places = (finding.location for finding in diagnosis.findings if finding.location is not None)

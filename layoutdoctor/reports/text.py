@@ -1,5 +1,5 @@
 """
-The text report: one screen, line by line, each with its role, so that a terminal may colour it.
+Makes the text report: the lines of one screen, each with its role, so that a terminal can colour it.
 
 Everything else is in the Markdown and HTML reports.
 """
@@ -29,16 +29,16 @@ DEFAULT_WIDTH = 100
 NARROWEST = 40
 LABEL_WIDTH = 10
 SCREEN_LINES = 24
-"""The first finding of a usual model begins before this many lines have gone by."""
+"""Lines of a screen; the first finding of a usual model begins within them."""
 MOST_FINDINGS = 2
 MOST_FINDING_LINES = 10
-"""A finding after the first one is shown only if it ends within so many lines of the first one's beginning."""
+"""Most lines of all shown findings together; only the first finding may take more."""
 MOST_REMARKS = 2
 MOST_ROWS = 10
 FEWEST_ROWS = 3
 INDENT = "  "
 MARK = "> "
-"""In front of the row of the configuration to use."""
+"""Mark in front of the row of the recommended configuration."""
 GAP = 2
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|us|ms|s|B|KiB|MiB|GiB)\b)")
 _UNBROKEN = "\u00a0"
@@ -47,13 +47,13 @@ NARROWEST_COLUMN = 13
 
 
 def render_text(diagnosis: Diagnosis, width: int | None = None) -> str:
-    """The report as plain text, 100 characters wide if no width is given; lines to paste are never broken."""
+    """Returns the report as plain text, 100 characters wide if no width is given; lines to paste are never broken."""
     return "\n".join(line for _, line in text_lines(build_view(diagnosis), width)) + "\n"
 
 
 def text_lines(view: View, width: int | None = None) -> Iterator[tuple[LineRole, str]]:
     """
-    The lines of the text report with their roles.
+    Yields the lines of the text report with their roles.
 
     Args:
         width: Characters per line; None for 100.
@@ -90,7 +90,7 @@ def _notes(view: View, width: int) -> list[tuple[LineRole, str]]:
 
 
 def table_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
-    """A table with the lines below it."""
+    """Returns the lines of a table, and the lines below it."""
     below: list[tuple[LineRole, str]] = [("more", line) for text in table.below for line in wrap(text, width)]
     return _row_lines(table, width) + below
 
@@ -104,7 +104,7 @@ def _row_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
 
 
 def _fitted(table: Table, width: int, room: int) -> list[tuple[LineRole, str]]:
-    """A table of at most so many lines, if that is enough for the rows that matter: the slowest are left out."""
+    """Returns a table in ``room`` lines, if the rows that matter fit: the slowest configurations are left out."""
     lines, count = _row_lines(table, width), 0
     most = len(table.rows) - FEWEST_ROWS if any(row.is_baseline for row in table.rows) else 0
     while len(lines) > room and count < most:
@@ -115,7 +115,7 @@ def _fitted(table: Table, width: int, room: int) -> list[tuple[LineRole, str]]:
 
 
 def _last_lines(view: View, width: int) -> list[tuple[LineRole, str]]:
-    """The first findings, each whole, then the remarks, the number of the other findings, and where to go on."""
+    """Returns the first findings, each in full, then the remarks, the number of other findings, and the hints."""
     lines: list[tuple[LineRole, str]] = []
     shown: list[FindingEntry] = []
     for entry in view.main_findings[:MOST_FINDINGS]:
@@ -150,7 +150,7 @@ def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[LineRole, 
 
 
 def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
-    """Lines of at most ``width`` characters; further lines are indented."""
+    """Wraps a text into lines of at most ``width`` characters; all lines but the first are indented."""
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
         width,
@@ -162,7 +162,7 @@ def wrap(text: str, width: int, indent: str = "", further: str | None = None) ->
 
 
 def overview_text(view: Overview, width: int | None = None) -> str:
-    """The report of a comparison or a scan as plain text, with the first rows of each table."""
+    """Returns the report of a comparison or a scan as plain text, with the first rows of each table."""
     columns = max(width or DEFAULT_WIDTH, NARROWEST)
     sections = [wrap(" · ".join(view.title), columns)]
     sections.append([line for text in (view.headline, *view.lines) for line in wrap(text, columns)])
@@ -177,16 +177,17 @@ def overview_text(view: Overview, width: int | None = None) -> str:
 
 def plain_table(table: Table, width: int) -> str:
     """
-    A table without lines that wraps inside its cells rather than exceed a width; rows with a clause come last.
+    Returns a table without rules between its cells; rows with a clause come last.
 
     Args:
-        width: Characters per line; columns are narrowed for it, the widest first, to 13 characters at least.
+        width: Characters per line. Text is wrapped within its cell to keep the table within this width, but no column
+            becomes narrower than 13 characters.
     """
     return "\n".join(line for _, own in _lines_of_rows(table, width) for line in own)
 
 
 def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
-    """Each row, None for the head, and its lines; no line ends in a space, and that of the row to use is marked."""
+    """Yields each row (None for the head) and its lines, without spaces at the end; the recommended row is marked."""
     if not any(row.is_recommended for row in table.rows):
         yield from _unmarked_lines(table, width)
         return
@@ -219,12 +220,11 @@ def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None,
 
 
 def _price(cells: Sequence[str], width: int) -> tuple[bool, int, int]:
-    """Sort key, least for the column to narrow by one: fewest further cells wrap; of several columns, the widest."""
+    """Sort key, least for the column to narrow by one: the one where fewest further cells wrap, then the widest."""
     return width <= NARROWEST_COLUMN, sum(len(cell) == width for cell in cells), -width
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The lines of one row."""
     indents = (INDENT, *[""] * len(cells))
     lines = zip_longest(*map(_cell_lines, cells, widths, indents), fillvalue="")
     return [(GAP * " ").join(map(str.ljust, line, widths)).rstrip() for line in lines]

@@ -55,14 +55,15 @@ ALL_RULES: tuple[Rule, ...] = (*_CONVERSIONS, *_DECISIONS, *_KERNELS, LD402, *_M
 
 def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tuple[Finding, ...]:
     """
-    The findings of the default and the recommended configuration first; most severe first, then by cost.
+    Runs rules over a diagnosis.
 
     Args:
-        diagnosis: Any diagnosis; its own findings are not looked at.
-        rules: Which rules to run; None for all.
+        diagnosis: Any diagnosis; findings that it already has are ignored.
+        rules: The rules to run; None for all.
 
     Returns:
-        The findings. A rule that raises loses its own findings only: a note with its code says that it failed.
+        The findings: first those of the default and the recommended configuration; most severe first, then by cost. If
+        a rule raises, only its own findings are lost, and a note with its code says that it failed.
     """
     trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
     first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}

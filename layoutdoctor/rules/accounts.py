@@ -1,4 +1,4 @@
-"""Rows of an account of two configurations, as LD306 and LD307 look at them."""
+"""Selects, judges and describes rows of an account of two configurations, for LD306 and LD307."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from layoutdoctor.words import listing
 
 _LEAST_SHARE_OF_CALL = 0.02
 _LEAST_SECONDS = 100e-6
-"""At each place, on a CPU: waking threads that sleep when a kernel begins may take nearly as long."""
+"""Smallest loss at each place on a CPU: waking sleeping threads at the start of a kernel may take nearly as long."""
 
 
 def large_rows(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
-    """The rows of an account that take enough of a call to be worth a finding."""
+    """Returns the rows of an account that take enough of a call to be worth a finding."""
     least = _LEAST_SHARE_OF_CALL * account.slower_seconds
     at_a_place = _LEAST_SECONDS if diagnosis.subject.device == "cpu" else 0.0
     return [row for row in account.rows if row.seconds >= max(least, row.count * at_a_place)]
 
 
 def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
-    """Judged over what some rows lose together; the faster configuration of the account is the cure."""
+    """Judges the loss of all given rows together; the cure is the faster configuration of the account."""
     trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
     if trial is None:
         return "warning"
@@ -30,10 +30,10 @@ def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[Acco
 
 
 def place_of_row(row: AccountRow) -> Hotspot:
-    """A row's module, and the first of its lines."""
+    """Returns a row's module, and the first of its lines."""
     return Hotspot(row.module, next(iter(row.locations), None))
 
 
 def work_words(row: AccountRow) -> str:
-    """A row's operations: ``"add and relu in the backward"``."""
+    """Names a row's operations: ``"add and relu in the backward"``."""
     return f"{listing(row.operations)}{' in the backward' if row.backward else ''}"

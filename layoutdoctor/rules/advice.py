@@ -1,6 +1,8 @@
 """
-How fast the configurations of a diagnosis are, and which may be suggested: those that are certainly faster, are right,
-and are not clearly beaten by one that demands no more.
+Compares the speed of a diagnosis's configurations, and decides which of them a finding may suggest.
+
+A configuration may be suggested if it is certainly faster, its outputs are right, and no configuration that demands no
+more is clearly faster.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ class Times:
         return name if trial is None else trial.name
 
     def is_baseline(self, name: str) -> bool:
-        """Whether a configuration is the baseline, or was measured as it."""
+        """Whether a configuration is the baseline, or runs the same code as the baseline."""
         return bool(self.baseline) and self._measured(name) == self._measured(self.baseline)
 
     def ratio(self, name: str) -> Ratio | None:
-        """The ratio of a configuration to the baseline; None if it was not measured."""
+        """Returns the ratio of a configuration to the baseline; None if it was not measured."""
         if self.is_baseline(name):
             return Ratio(name=self._measured(name), low=1.0, median=1.0, high=1.0, verdict=EQUAL)
         return self._ratios.get(self._measured(name))
 
     def over(self, name: str, than: str) -> Ratio | None:
-        """How many times faster one configuration is than another; None if one of both was not measured."""
+        """Returns how many times faster one configuration is than another; None if either was not measured."""
         ratio, other = self.ratio(name), self.ratio(than)
         if ratio is None or other is None or other.low <= 0:
             return None
@@ -63,13 +65,13 @@ class Times:
         return trial is None or not trial.is_wrong
 
     def is_advisable(self, name: str, than: str) -> bool:
-        """Whether one configuration may be advised instead of another: certainly faster, right, and beaten by none."""
+        """Whether one configuration may be advised instead of another: it is certainly faster, right, and the best."""
         gain = self.over(name, than)
         is_faster = gain is not None and gain.verdict == FASTER and self.computes_right(name)
         return is_faster and self.better_than(name) is None
 
     def better_than(self, name: str) -> Ratio | None:
-        """The fastest configuration that is more than 3 % faster than one and demands no more; None if none is."""
+        """Returns the best ratio that is over 3 % above that of ``name`` and demands no more; None if there is none."""
         ratio, most = self.ratio(name), self._demands(name)
         better = [
             other
@@ -87,7 +89,7 @@ class Times:
         return (False, False, 0) if trial is None else demands(trial.configuration)
 
     def fastest(self, names: Iterable[str]) -> Ratio | None:
-        """The ratio of the fastest of some configurations that may be advised over the baseline; None if none may."""
+        """Returns the best ratio among ``names`` that may be advised instead of the baseline; None if none may be."""
         advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
         return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
@@ -96,10 +98,11 @@ class Times:
 
     def clean_trials(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
         """
-        The other trials without some trouble, however fast.
+        Returns the other trials that do not have some problem of ``trial``, however fast they are.
 
         Args:
-            is_clean: Whether a trial is free of it; asked only of trials that were recorded as ``trial`` was.
+            is_clean: Function that says whether a trial is free of the problem; called only for trials that were
+                recorded like ``trial``.
         """
         return [
             other
@@ -112,14 +115,14 @@ class Times:
         ]
 
     def clean_alternative(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
-        """The recommended trial without the trouble, else the fastest one, if it may be advised instead of a trial."""
+        """Returns the best trial without the problem that may be advised instead of ``trial``; None if none may be."""
         clean = {other.name: other for other in self.clean_trials(trial, is_clean)}
         ratios = [r for name in clean if self.is_advisable(name, trial.name) and (r := self.ratio(name)) is not None]
         best = max(ratios, key=self._preference, default=None)
         return None if best is None else clean[best.name]
 
     def is_worth_it(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
-        """Whether trials without the trouble were measured and none of them may be faster: the trouble pays."""
+        """Whether the problem pays off: trials without it were measured, and none of them may be faster."""
         gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
         known = [gain for gain in gains if gain is not None]
         may_be = (gain.verdict == FASTER or (gain.verdict == INCONCLUSIVE and gain.median > 1) for gain in known)
@@ -127,7 +130,7 @@ class Times:
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
-    """The measured ratio of another trial, which has been named, and of the trial a finding is about; empty if none."""
+    """Describes the measured ratios of another trial, named before, and of the finding's trial; empty if unknown."""
     better, own = times.ratio(other.name), times.ratio(trial.name)
     if better is None or times.is_baseline(other.name):
         return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
@@ -142,34 +145,34 @@ _FAILED = ("failed", "crashed", "timed_out")
 
 
 def channels_last_ways(trial: Trial) -> tuple[str, ...]:
-    """The configurations that give the model and its input channels_last, for a trial's backend."""
+    """Names the configurations of a trial's backend whose model and input are in channels_last."""
     return ("eager-channels-last",) if trial.configuration.backend == "eager" else CHANNELS_LAST_CONFIGURATIONS
 
 
 def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
     """
-    A suggestion for a trial; if the measurements speak against it, what was measured instead.
+    Returns a suggestion for a trial; if the measurements speak against the suggestion, says what was measured.
 
     Args:
-        ways: The configurations that would follow it.
-        words: What to do.
+        ways: Names of the configurations that follow the suggestion.
+        words: The suggestion.
     """
     return other_cure(times, trial.name, lambda cure: cure.name in ways) or unless_refuted(times, trial, ways, words)
 
 
 def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
-    """A suggestion for a trial unless the measurements speak against it, whatever is recommended."""
+    """Returns a suggestion, or says what was measured against the suggestion, whatever is recommended."""
     return words if is_worth_trying(times, trial, ways) else refusal(times, trial, ways)
 
 
 def is_worth_trying(times: Times, trial: Trial, ways: Iterable[str]) -> bool:
-    """Whether none of some configurations was tried and timed, or one of them may be advised."""
+    """Whether some configurations are worth trying: none of them was timed, or one of them may be advised."""
     tried = [answer for name in ways if (answer := _may_help(times, trial, name)) is not None]
     return not tried or any(tried)
 
 
 def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
-    """None if a configuration was not tried, or its speed was not measured."""
+    """Whether a configuration may be advised; None if it was not tried, or its speed was not measured."""
     tried, measured = times.diagnosis.find_trial(name), times.diagnosis.measured_trial(name)
     if tried is None or measured is None or tried is trial:
         return None
@@ -179,7 +182,7 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
-    """Why none of some configurations is advised: those that were tried are no faster, beaten by others, or failed."""
+    """Says why some configurations are not advised: no faster, slower than another one, the same code, or failed."""
     failed, slow, beaten, same = [], [], [], []
     tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
     for name, one in tried.items():
@@ -198,13 +201,13 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
         _best_of(slow, against) if slow else None,
         listing(distinct(beaten)),
         f"the same code: {listing(same)}" if same else None,
-        f"{listing(failed)} failed, or computed something else" if failed else None,
+        f"{listing(failed)} failed, or gave wrong outputs" if failed else None,
     )
     return joined(facts)
 
 
 def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
-    """The best of some that are not certainly faster, and how many others there are."""
+    """Describes the best of some configurations that are not certainly faster, and counts the others."""
     best = max(slow, key=lambda ratio: ratio.median)
     others = len({ratio.name for ratio in slow}) - 1
     start = joined((None if best.verdict == INCONCLUSIVE else "no faster", against), " ")
@@ -214,11 +217,11 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
     """
-    The recommendation, in words, if a rule's own cure would go against it; None if it does not.
+    Describes the recommendation if a rule's own cure contradicts it; None if it does not.
 
     Args:
-        name: The configuration the finding is about; another one is recommended instead of the baseline only.
-        is_this: Whether a configuration follows the rule's cure.
+        name: The configuration of the finding; a recommendation replaces the baseline only.
+        is_this: Function that says whether a configuration follows the rule's cure.
     """
     advice = times.diagnosis.recommendation
     if advice is None or advice.configuration is None or not times.is_baseline(name):
@@ -231,10 +234,10 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
 
 def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     """
-    The suggestion to use another trial, behind the recommended one if that is a third one.
+    Returns the suggestion to use another trial; if a third trial is recommended, that trial is named first.
 
     Args:
-        what: What the other one does better, such as ``has no round trip``.
+        what: Advantage of the other trial, such as ``has no round trip``.
     """
     measured = alternative_words(times, trial, other)
     recommended = other_cure(times, trial.name, lambda cure: cure.name == other.name)
@@ -244,7 +247,7 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
 
 
 def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
-    """The suggestion to use the faster one of an account; None if it is not advisable, or another is recommended."""
+    """Returns the suggestion to use an account's faster trial; None if not advisable, or if another is recommended."""
     times = Times(diagnosis)
     if other_cure(times, account.slower, lambda cure: cure.name == account.faster) is not None:
         return None
@@ -252,7 +255,7 @@ def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
-    """The recommended trial, if further starts agreed and it gains enough for an error; else None."""
+    """Returns the recommended trial if further starts agreed and its gain is enough for an error; else None."""
     advice = diagnosis.recommendation
     if advice is None or not advice.verified or advice.speedup is None:
         return None
@@ -262,11 +265,11 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
 
 def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: Callable[[Trial], bool]) -> Severity:
     """
-    ``error`` for 5 % lost if the recommended configuration was verified and loses nothing there, ``warning`` for 2 %.
+    Returns ``error`` for a loss of 5 % that a verified recommendation avoids, ``warning`` from 2 % on, else ``note``.
 
     Args:
-        share: What the finding's own trouble takes of the trial's time; not all that another configuration saves.
-        is_cured: Whether a trial is free of the trouble.
+        share: Share of the trial's time that the finding's own problem takes, not all that another configuration saves.
+        is_cured: Function that says whether a trial is free of the problem.
     """
     if trial.is_static or share is None or share < NEGLIGIBLE_SHARE:
         return "note"
@@ -275,14 +278,14 @@ def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: 
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
-    """``warning`` if another configuration gains what can be felt, else ``note``."""
+    """Returns ``warning`` if another configuration gains at least 2 %, else ``note``."""
     is_felt = gain is not None and gain.verdict == FASTER and gain.median >= 1 + NEGLIGIBLE_SHARE
     return "warning" if is_felt else "note"
 
 
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """False for a finding about a cure that was tried and is not recommended, unless its outputs differ."""
+    """Whether to keep a finding; not one about a cure that was tried and is not recommended, unless outputs differ."""
     trial = diagnosis.find_trial(finding.configuration)
     is_of_cure = trial is not None and bool(trial.configuration.cures)
     return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name
@@ -290,10 +293,10 @@ def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """
-    A finding that suggests its cure with the gain that was measured; as it is if none was tried.
+    Returns a finding that suggests its cure with the measured gain; the finding is unchanged if no cure was tried.
 
-    A note whose cure is recommended, and gains what can be felt, becomes a warning. What eager mode loses (LD104) is
-    not answered by a compiled trial: the compiler chooses the layouts there, and may lose nothing.
+    A note becomes a warning if its cure is recommended and gains at least 2 %. For a format that eager mode loses
+    (LD104) a compiled trial is no answer: there the compiler chooses the layouts, and may lose nothing.
     """
     own = diagnosis.find_trial(finding.configuration)
     is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
@@ -317,7 +320,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
 def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
     times = Times(diagnosis)
     if trial.same_as is not None:
-        why = f"the compiled code is the same as of {shown(trial.same_as)}"
+        why = f"it compiles to the same code as {shown(trial.same_as)}"
     elif trial.failure is not None:
         why = f"it failed ({trial.failure.message})"
     elif not times.computes_right(trial.name):

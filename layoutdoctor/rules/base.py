@@ -31,9 +31,9 @@ class Rule:
     One check.
 
     Attributes:
-        code: ``LD`` and three digits; never given to another rule, also not after this one is gone.
-        name: The pattern it finds, in lower case with hyphens; reads well after "allow ...".
-        check: A pure function of the record: yields findings, prints nothing, reads None as "not recorded".
+        code: ``LD`` and three digits; never used for another rule, even if this rule is removed.
+        name: The pattern that the rule finds, in lower case with hyphens; reads well after "allow ...".
+        check: A pure function of the record that yields findings, prints nothing and takes None as "not recorded".
     """
 
     code: str
@@ -42,7 +42,7 @@ class Rule:
 
     @property
     def page(self) -> Traversable:
-        """Its page in Markdown, beside the module of ``check``; there is no such file for a user's own rule."""
+        """The rule's page in Markdown, beside the module of ``check``; a user's own rule has no such file."""
         return resources.files("layoutdoctor.rules") / f"{self.check.__module__.rpartition('.')[2]}.md"
 
     @property
@@ -54,7 +54,7 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The first line of the documentation."""
         return self.documentation.partition("\n")[0]
 
     def finding(
@@ -71,15 +71,15 @@ class Rule:
         evidence: Iterable[str] | None = None,
     ) -> Finding:
         """
-        A finding of this rule.
+        Makes a finding of this rule.
 
         Args:
-            configuration: The trial it is about; None for the whole diagnosis.
-            suggestion: What to do; None if nothing is to be done.
-            conversions: They give place, time, bytes and evidence, if these are not given.
-            at: Where it is; by default where the conversions cost most.
-            seconds: What it costs per iteration.
-            bytes_moved: What it reads and writes per iteration.
+            configuration: The trial of the finding; None for the whole diagnosis.
+            suggestion: Advice on what to do; None if nothing is to be done.
+            conversions: Source of the place, time, bytes and evidence that are not given as arguments.
+            at: Place of the finding; by default the place where the conversions cost most.
+            seconds: Cost per iteration.
+            bytes_moved: Bytes read and written per iteration.
             evidence: Names and ids to look up in the record; each is kept once.
         """
         place = at if at is not None else next(iter(places_of(conversions)), None)

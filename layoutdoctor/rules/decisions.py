@@ -1,4 +1,4 @@
-"""Inductor's decisions about the layouts of convolutions, and convolutions in words."""
+"""Looks up Inductor's decisions about the layouts of convolutions, and describes convolutions in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
 from layoutdoctor.words import joined, shape_words
 
 WAYS_AROUND = (FORCED, "inductor-channels-last")
-UNCOUNTED = "only-backward-convolutions"  # a backward is left out, whatever the forward was, until torch 2.15
+UNCOUNTED = "only-backward-convolutions"  # before torch 2.15, Inductor did not count backward convolutions
 
 
 def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
@@ -28,7 +28,7 @@ def is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
 
 
 def convolution_words(convolution: Convolution) -> str:
-    """A convolution by name, with its known facts: ``"d2.0 (192 -> 64, 3x3)"``, ``"stem (64x16x3x3, 4 groups)"``."""
+    """Names a convolution, with its known facts: ``"d2.0 (192 -> 64, 3x3)"``, ``"stem (64x16x3x3, 4 groups)"``."""
     shape, groups = convolution.weight_shape, convolution.groups or 1
     sizes = shape_words(shape) if shape is not None else None
     if shape is not None and len(shape) > 2 and convolution.is_transposed is not None and isinstance(shape[1], int):
@@ -53,7 +53,7 @@ def leaves_layouts_to_inductor(trial: Trial) -> bool:
 
 
 def are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> bool:
-    """Whether the finding LD508 advises better: all are matrix products, and channels-last did not make them faster."""
+    """Whether LD508 advises better: all convolutions are matrix products, and channels-last was not faster."""
     products = [convolution for convolution, _ in evidence.matrix_products(trial)]
     is_every = bool(convolutions) and all(convolution in products for convolution in convolutions)
     return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None

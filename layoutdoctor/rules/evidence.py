@@ -1,4 +1,4 @@
-"""Facts that several rules look up in a diagnosis: which trial matters, shares of the kernel time, nodes of graphs."""
+"""Looks up facts for several rules in a diagnosis: which trial matters, shares of the kernel time, nodes of graphs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from layoutdoctor.examination.kernels.primitives import ranks_of_problems
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02
 """
-A conversion that takes a smaller share of the kernel time cannot be felt: a note, no warning. It is also about the
-smallest difference that paired rounds on a shared machine resolve.
+Share of the kernel time from which a loss is a warning. A smaller loss cannot be felt, and is a note.
+
+Paired rounds on a shared machine cannot resolve much smaller differences.
 """
 
 CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-last-opt-off")
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
-# Names that libraries and autograd give to what only a training step runs.
+# In names, by libraries and autograd, of kernels and operations that only a training step runs.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
 # aten.convolution, mkldnn._convolution_pointwise, aten._slow_conv2d_forward; not prims.convert_element_type
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
@@ -46,36 +47,36 @@ _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
 
 # ------------------------------------------------------------------------------------------------------- trials
 def main_trial(diagnosis: Diagnosis) -> Trial | None:
-    """The trial the user has today: the baseline, else the only trial there is (a recorded trace)."""
+    """Returns the trial that the user has today: the baseline, else the only trial (of a recorded trace)."""
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     return diagnosis.trials[0] if trial is None and len(diagnosis.trials) == 1 else trial
 
 
 def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
-    """The trials that have facts of their own, the main one first."""
+    """Returns the trials that have facts of their own, the main trial first."""
     main = main_trial(diagnosis)
     return tuple(sorted(diagnosis.own_trials, key=lambda trial: trial is not main))
 
 
 def main_or_eager(diagnosis: Diagnosis) -> list[Trial]:
-    """The main trial, then eager: the other configurations only repeat what these two show."""
+    """Returns the main trial, then eager: other configurations only repeat what these two show."""
     return [trial for trial in (main_trial(diagnosis), diagnosis.measured_trial("eager")) if trial is not None]
 
 
 def trace_trials(diagnosis: Diagnosis) -> list[Trial]:
-    """The main trial if it was recorded elsewhere: for facts that the graphs of a model show better."""
+    """Returns the main trial if it was recorded elsewhere, for facts that the graphs of a model show better."""
     main = main_trial(diagnosis)
     return [main] if main is not None and is_trace(main) else []
 
 
 def first_showing(trials: Iterable[Trial], find: Callable[[Trial], list[Found]]) -> Iterator[tuple[Trial, list[Found]]]:
-    """The first trial in which something is found, with all that is found; the other trials only repeat it."""
+    """Yields the first trial in which ``find`` finds something, and its results; other trials only repeat these."""
     found = ((trial, find(trial)) for trial in trials)
     yield from itertools.islice(((trial, seen) for trial, seen in found if seen), 1)
 
 
 def is_trace(trial: Trial) -> bool:
-    """Whether a trial was recorded elsewhere: nothing else was tried, and no graph shows who reads what."""
+    """Whether a trial was recorded elsewhere; then nothing else was tried, and no graph shows the readers of values."""
     return trial.configuration.backend == "recorded"
 
 
@@ -85,7 +86,7 @@ def is_channels_last(trial: Trial) -> bool:
 
 
 def has_backward(trial: Trial) -> bool:
-    """Whether a backward is among the kernels of a trial."""
+    """Whether a trial ran a backward, as its kernels and conversions show."""
     if any(c.tensor == "gradient" or _BACKWARD.search(c.op or "") for c in all_conversions_of(trial)):
         return True
     names = {name for kernel in kernels_of(trial) for name in (kernel.name, kernel.op or "")}
@@ -94,7 +95,7 @@ def has_backward(trial: Trial) -> bool:
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
-    """The inputs that do not satisfy the channels-last format of their rank, which convolutions use."""
+    """Returns the inputs that are not in the channels-last format of their rank, if convolutions use this format."""
     return tuple(
         tensor
         for tensor in diagnosis.subject.inputs
@@ -104,7 +105,7 @@ def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
 
 
 def eager_of_same_formats(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """The eager trial with the same formats of model and input as a compiled one; None for any other trial."""
+    """Returns the eager trial with the model and input formats of a compiled trial; None for any other trial."""
     wanted = (trial.configuration.model_format, trial.configuration.input_format)
     if trial.configuration.backend != "inductor":
         return None
@@ -113,7 +114,7 @@ def eager_of_same_formats(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
 
 
 def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, Trial]]:
-    """Trials that differ in the formats of model and input only, the caller's format first; both with kernel times."""
+    """Yields pairs of trials, with kernel times, that differ only in the formats; the caller's format comes first."""
     for names in _FORMAT_PAIRS:
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second or first.configuration.backend not in backends:
@@ -124,31 +125,31 @@ def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, 
 
 # ------------------------------------------------------------------------------------------------------ kernels
 def kernels_of(trial: Trial) -> tuple[Kernel, ...]:
-    """The kernel list of a trial; empty if it was not recorded."""
+    """Returns the kernel list of a trial; empty if it was not recorded."""
     return trial.kernel_summary.kernels
 
 
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
-    """The graph node that ran a kernel, if it was recorded and is one node."""
+    """Returns the graph node that ran a kernel; None if it was not recorded, or if several nodes fit."""
     graphs = [graph for graph in trial.graphs if kernel.graph in (None, graph.name)]
     found = [node for graph in graphs for node in graph.nodes if node.name == kernel.node]
     return found[0] if len(found) == 1 else None
 
 
 def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
-    """A generated kernel's time; None if another graph has one of its name and the list does not say which ran."""
+    """Returns a generated kernel's time; None if graphs share its name and the list does not say whose kernel ran."""
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
     ran = (k for k in kernels_of(trial) if k.name == kernel)
     return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
 def seconds_of(kernels: Iterable[Kernel]) -> float:
-    """The time of some kernels together; of those without a time none."""
+    """Adds up the times of kernels; a kernel without a time counts as zero."""
     return sum(kernel.seconds or 0.0 for kernel in kernels)
 
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
-    """A duration over the trial's kernel time; None if either was not recorded."""
+    """Returns the share of a duration in the trial's kernel time; None if either was not recorded."""
     return seconds / trial.kernel_seconds if seconds is not None and trial.kernel_seconds else None
 
 
@@ -159,33 +160,33 @@ def takes_at_least(trial: Trial, seconds: float | None, share: float) -> bool:
 
 
 def severity_of_cost(trial: Trial, seconds: float | None) -> Severity:
-    """``warning`` for a loss that can be felt, else ``note``."""
+    """Returns ``warning`` for a loss of at least 2 % of the kernel time, else ``note``."""
     return "warning" if not trial.is_static and takes_at_least(trial, seconds, NEGLIGIBLE_SHARE) else "note"
 
 
 # ------------------------------------------------------------------------------------------------------- graphs
 def forward_graphs(trial: Trial) -> list[Graph]:
-    """The graphs of a trial without those of a backward alone."""
+    """Returns the graphs of a trial except backward graphs."""
     return [graph for graph in trial.graphs if graph.direction != "backward"]
 
 
 def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
-    """The decision cards of graphs."""
+    """Returns the decision cards of graphs."""
     return [graph.decision for graph in graphs if graph.decision is not None]
 
 
 def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
-    """The convolutions on the decision cards of graphs."""
+    """Returns the convolutions on the decision cards of graphs."""
     return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
 
 
 def forward_convolutions(trial: Trial) -> list[Convolution]:
-    """The convolutions of a trial without those of a backward."""
+    """Returns the convolutions of a trial except backward convolutions."""
     return [c for c in convolutions_of(forward_graphs(trial)) if not c.is_backward]
 
 
 def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
-    """Convolutions that may gain from being written as matrix products, each with the sizes of its image."""
+    """Returns the convolutions that may be faster as matrix products, each with the sizes of its image."""
     found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
     for graph in trial.graphs:
         known = {c.node: c for c in convolutions_of([graph])}
@@ -205,15 +206,15 @@ def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
 
 
 def is_of_other_ranks(decision: Decision) -> bool:
-    """Whether a graph has convolutions, and none is 2-D or of unknown rank: layout optimization changes no other."""
+    """Whether a graph has only 1-D and 3-D convolutions, which layout optimization does not change."""
     return bool(decision.convolutions) and all(convolution.rank in (1, 3) for convolution in decision.convolutions)
 
 
 def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
     """
-    Dimensions of the images of the convolutions that tensors are converted for.
+    Returns the ranks of the images of the convolutions for which tensors are converted.
 
-    The weight of a grouped convolution may have its groups as a dimension of its own: oneDNN's problems say more then.
+    The weight of a grouped convolution may have one more dimension, its groups. Then oneDNN's problems show the ranks.
     """
     shapes = [(c.tensor, c.rank) for c in conversions if c.rank is not None]
     of_problems = ranks_of_problems(trial.kernel_summary.kernels)
@@ -223,12 +224,12 @@ def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
 
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
-    """The channels-last formats of the weights of a trial's convolutions, by rank, and of weights that it converts."""
+    """Returns the channels-last formats, by rank, of the weights of a trial's convolutions and of converted weights."""
     return _formats((*(c.tensor_rank for c in trial.convolutions), *ranks_of(trial, converted)))
 
 
 def formats_in_use(trial: Trial) -> set[MemoryFormat]:
-    """The channels-last formats of the results of convolutions, by rank; empty if no convolution was recorded."""
+    """Returns the channels-last formats, by rank, of the results of convolutions; empty if none was recorded."""
     results = (node.layout for graph in trial.graphs for node in graph.nodes if runs_convolution(node))
     ranks = (len(layout.shape) for layout in results if layout is not None)
     return _formats((*ranks, *(c.tensor_rank for c in trial.convolutions)))
@@ -245,37 +246,37 @@ def runs_convolution(node: FxNode) -> bool:
 
 
 def runs_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
-    """Whether a node, known by its name, runs a convolution forward; judged by the name if it was not recorded."""
+    """Whether a node runs a convolution forward; judged by its name alone if the node was not recorded."""
     return runs_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
 
 def nodes_by_name(graph: Graph) -> dict[str, FxNode]:
-    """A graph's nodes by name."""
+    """Returns a graph's nodes by name."""
     return {node.name: node for node in graph.nodes}
 
 
 def nodes_of_graph(trial: Trial, name: str | None) -> dict[str, FxNode]:
-    """The nodes of a trial's graph by name; empty if there is no such graph."""
+    """Returns the nodes of a trial's graph by name; empty if there is no such graph."""
     return next((nodes_by_name(graph) for graph in trial.graphs if graph.name == name), {})
 
 
 def first_input(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
-    """The node that makes a node's first input; None if there is none, or it was not recorded."""
+    """Returns the node that makes a node's first input; None if there is none, or if it was not recorded."""
     return nodes.get(node.inputs[0]) if node.inputs else None
 
 
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
-    """The channels-last format of a layout, or part of one, that is not contiguous as well; None for any other."""
+    """Returns the channels-last format of a layout, or of a slice, that is not contiguous as well; else None."""
     formats = densified(layout).memory_formats if layout is not None else ()
     return None if "contiguous_format" in formats else next(iter(formats), None)
 
 
 def is_call_out_of_channels_last(conversion: Conversion) -> bool:
-    """Whether the model's own code asked for a copy that leaves channels-last: a matter of LD501 and not of LD108."""
+    """Whether the model's own code asked for a copy out of channels-last, which LD501 reports, and not LD108."""
     is_asked = conversion.owner == "user" and conversion.direction != "to_channels_last"
     return is_asked and channels_last_only(conversion.source) is not None
 
 
 def is_recorded(trial: Trial) -> bool:
-    """Whether all graphs of a trial were captured whole: what is not in them does not exist."""
+    """Whether all graphs of a trial were captured completely, so that nothing exists that is not in them."""
     return bool(trial.graphs) and all(g.nodes and g.hook_failure is None and not g.not_understood for g in trial.graphs)

@@ -20,7 +20,7 @@ from layoutdoctor.words import count_of, layout_words, op_words, shape_words, sh
 
 @dataclass(frozen=True)
 class Sighting:
-    """A fault as it shows in a diagnosis: in words, under which configuration, and where."""
+    """An occurrence of a fault in a diagnosis: its description, its configuration and its place."""
 
     words: str
     configuration: str
@@ -28,21 +28,21 @@ class Sighting:
 
 
 Look = Callable[[Diagnosis], Iterator[Sighting]]
-"""Finds a fault in a diagnosis, whatever the versions."""
+"""Function that looks for a fault in a diagnosis, whatever the versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """
-    One known fault; it decorates the function that looks for it.
+    One known fault; an instance decorates the function that looks for the fault.
 
     Attributes:
-        what: The fault, in words that follow the versions.
-        read: When the source was read last.
-        severity: ``note`` if the diagnosis cannot show the loss itself.
-        first_torch: From this version on, nightlies too if it ends in ``dev0``; None for any before.
-        before_torch: Fixed in this version, likewise; None if no version is known to be free of it.
-        first_cudnn: From this version of cuDNN on; None if that does not matter.
+        what: Description of the fault; findings print it behind the versions.
+        read: Day on which the source was read last.
+        severity: Severity of the finding; ``note`` if the diagnosis cannot show the loss itself.
+        first_torch: First torch with the fault, nightlies too if it ends in ``dev0``; None if every older torch has it.
+        before_torch: First torch without the fault, written likewise. None: no version is known to be free of it.
+        first_cudnn: First cuDNN with the fault; None if the version of cuDNN does not matter.
     """
 
     what: str
@@ -57,13 +57,13 @@ class Fault:
     before_cudnn: str | None = None
 
     def __call__(self, look: Look) -> Look:
-        """Adds it to the known faults."""
+        """Adds the fault, with the function that looks for it, to the known faults."""
         KNOWN_FAULTS[self] = look
         return look
 
 
 KNOWN_FAULTS: dict[Fault, Look] = {}
-"""In the order in which they are reported."""
+"""The functions of all known faults, in the order in which the faults are reported."""
 
 
 def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
@@ -119,7 +119,7 @@ _HALF = ("bfloat16", "float16")
     first_cudnn="9.8.0",
 )
 def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
+    """Finds a 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
     for trial, graph, node in _nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
         if runs_convolution(node) and is_3d and node.dtype in _HALF:
@@ -141,7 +141,7 @@ _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsa
     before_torch="2.11.0.dev0",
 )
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A bilinear or bicubic upsampling with a convolution before and after it, layout optimization applied."""
+    """Finds a bilinear or bicubic upsampling with a convolution before and after it, with layout optimization on."""
     main = evidence.main_trial(diagnosis)
     if main is None or not any(card.applied for card in main.decisions):
         return
@@ -152,7 +152,7 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
 
 def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:
     above, below = {node.name}, {node.name}
-    for other in reversed(graph.nodes):  # a node comes after all that it reads
+    for other in reversed(graph.nodes):  # a node comes after all nodes that it reads
         if other.name in above:
             above.update(other.inputs)
     for other in graph.nodes:
@@ -171,19 +171,19 @@ _STRIDE_LOSING = frozenset(
 
 
 @Fault(
-    what="decomposed padding by reflection and nearest upsampling lose channels-last",
+    what="reflection padding and nearest upsampling lose channels-last when decomposed",
     advice="use torch 2.13 or later, or convert the output where it is needed",
     source="pytorch #179442, #183770, #183771",
     read=date(2026, 11, 21),
     before_torch="2.13.0",
 )
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """An output with other strides than eager's, in a model that pads by reflection or upsamples by the nearest."""
+    """Finds an output with other strides than eager's, in a model with reflection padding or nearest upsampling."""
     for change in output_changes(diagnosis):
         for _, node in _calls(diagnosis, _STRIDE_LOSING):
             words = (
                 f"output {change.number} is {layout_words(change.returned)} under {shown(change.trial.name)}, "
-                f"{layout_words(change.expected)} in eager, with {base_name(node.target)}"
+                f"{layout_words(change.expected)} in eager ({base_name(node.target)})"
             )
             yield Sighting(words, change.trial.name, node)
 
@@ -197,7 +197,7 @@ def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
     before_torch="2.13.0",
 )
 def as_strided_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A compiled configuration with wrong values, eager of the same formats right, in a model that calls as_strided."""
+    """Finds wrong values in a compiled configuration, but not in eager mode, of a model that calls as_strided."""
     return _wrong_values_with(diagnosis, {"as_strided"})
 
 
@@ -210,9 +210,9 @@ _SCATTERS = frozenset(
 
 
 @Fault(
-    what="code on a CPU may read a buffer before an index_put, a scatter or a pooling's backward has added to it",
+    what="generated CPU code may read a buffer before an index_put, a scatter or a pooling's backward added to it",
     advice=(
-        "use torch 2.14 or later, which has PR #185873; until then the fastest configuration whose outputs are right"
+        "use torch 2.14 or later, which has PR #185873; until then use the fastest configuration with right outputs"
     ),
     source="pytorch #185509, PR #185873",
     read=date(2026, 11, 23),
@@ -221,7 +221,7 @@ _SCATTERS = frozenset(
     before_torch="2.14.0.dev0",
 )
 def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A compiled configuration with wrong values, eager right, in a model that adds into a tensor at indices."""
+    """Finds wrong values in a compiled configuration, but not in eager mode, of a model that adds at indices."""
     return _wrong_values_with(diagnosis, _SCATTERS)
 
 
@@ -230,8 +230,8 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
         for trial in evidence.own_trials(diagnosis):
             eager = eager_of_same_formats(diagnosis, trial)
             if eager is not None and is_far_off(trial) and Times(diagnosis).computes_right(eager.name):
-                words = f"the outputs of {shown(trial.name)} differ, those of {shown(eager.name)} do not"
-                yield Sighting(f"{words}, with {base_name(node.target)}", trial.name, node)
+                words = f"the outputs of {shown(trial.name)} are wrong, those of {shown(eager.name)} are not"
+                yield Sighting(f"{words}; the graph has {base_name(node.target)}", trial.name, node)
 
 
 @Fault(
@@ -242,7 +242,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
     severity="note",
 )
 def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A configuration with forced layout optimization that failed with an assertion about strides."""
+    """Finds a configuration with forced layout optimization that failed with an assertion about strides."""
     for trial in diagnosis.trials:
         if trial.configuration.layout_optimization == "forced" and trial.failure is not None:
             text = f"{trial.failure.message} {trial.failure.log or ''}"
@@ -251,7 +251,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
 
 
 @Fault(
-    what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last, the forward faster",
+    what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last; its forward is faster",
     advice=(
         'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 (August '
         "2026) fixes the kernel, so measure again with a later one"
@@ -262,7 +262,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
     before_torch="2.14.0.dev0",
 )
 def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A training step of a compiled model with convolutions, layout optimization applied."""
+    """Finds a training step of a compiled model with convolutions, with layout optimization on."""
     for trial in evidence.own_trials(diagnosis) if diagnosis.subject.mode == "training" else ():
         for card in trial.decisions:
             if card.applied and card.convolution_count:
@@ -271,7 +271,7 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting
 
 
 @Fault(
-    what="a depthwise Conv1d in float16 is slower than before, that in bfloat16 is not",
+    what="a depthwise Conv1d in float16 is slower than in torch 2.7; in bfloat16 it is not",
     advice="compare bfloat16, or torch 2.7; the report was not confirmed by others yet",
     source="pytorch #170138",
     read=date(2026, 11, 22),
@@ -280,7 +280,7 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting
     first_torch="2.8.0",
 )
 def depthwise_conv1d_in_half_precision(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A 1-D convolution in float16 with as many groups as channels."""
+    """Finds a 1-D convolution in float16 with as many groups as channels."""
     for trial, graph, c in _convolutions(diagnosis):
         dtypes = {node.name: node.dtype for node in graph.nodes}
         is_depthwise = c.rank == 1 and (c.groups or 1) > 1 and (c.weight_shape or (0, 0))[1] == 1
@@ -301,7 +301,7 @@ _LARGE_KERNEL = 31
     first_torch="2.4.0",
 )
 def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A 2-D convolution with a large kernel, in the caller's own settings of cuDNN."""
+    """Finds a 2-D convolution with a large kernel, in a configuration that does not change cuDNN's settings."""
     for trial, graph, c in _convolutions(diagnosis):
         kernel = (c.weight_shape or ())[2:]
         is_large = len(kernel) == 2 and all(isinstance(size, int) and size >= _LARGE_KERNEL for size in kernel)
@@ -321,7 +321,7 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
     device="cuda",
 )
 def small_or_grouped_on_rocm(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Layout optimization decided for small or grouped convolutions in inference, by a torch for ROCm."""
+    """Finds layout optimization of small or grouped convolutions in inference, with a torch for ROCm."""
     for trial in evidence.own_trials(diagnosis) if "rocm" in (diagnosis.environment.torch or "") else ():
         for graph in trial.graphs:
             card = graph.decision if graph.direction == "inference" else None
@@ -335,7 +335,7 @@ _CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolut
 
 
 @Fault(
-    what="max-autotune's Triton template may compute a convolution with a kernel larger than 1x1 wrong",
+    what="max-autotune's Triton template may give wrong values for a convolution with a kernel larger than 1x1",
     advice="use torch 2.13 or later, which has PR #183989, or TORCHINDUCTOR_MAX_AUTOTUNE_CONV_BACKENDS=ATEN",
     source="pytorch #173068, PR #183989",
     read=date(2026, 11, 27),
@@ -343,7 +343,7 @@ _CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolut
     before_torch="2.13.0.dev20260523",
 )
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A kernel of Inductor's convolution templates, unless every convolution of its trial has a kernel of 1x1."""
+    """Finds a kernel of Inductor's convolution templates, unless all convolutions of the trial are 1x1."""
     for trial in evidence.own_trials(diagnosis):
         shapes = [c.weight_shape for c in trial.convolutions]
         name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
@@ -366,7 +366,7 @@ _SM_100 = re.compile(r"\bG?B[12]00\b")
     before_torch="2.14.0",
 )
 def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Inductor's template for the gradient of a weight, run or named by a failure, on a GPU of sm_100."""
+    """Finds Inductor's template for the gradient of a weight, as a kernel or in a failure, on a GPU of sm_100."""
     for trial in diagnosis.trials if _SM_100.search(diagnosis.environment.device_name or "") else ():
         said = f"{trial.failure.message} {trial.failure.log or ''}" if trial.failure is not None else ""
         if any(_WEIGHT_GRADIENT in text for text in (said, *(kernel.name for kernel in evidence.kernels_of(trial)))):
@@ -374,7 +374,7 @@ def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sightin
 
 
 @Fault(
-    what="Inductor may fuse nearest upsampling into a group norm whose reads are then strided, up to 6 times slower",
+    what="Inductor may fuse nearest upsampling into a group norm, which then reads in strides, up to 6 times slower",
     advice="measure with TORCHINDUCTOR_LOOP_REINDEXING_AFTER_FUSION=0, or use torch 2.14",
     source="pytorch #189488, PR #191349",
     read=date(2026, 11, 27),
@@ -384,7 +384,7 @@ def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sightin
     before_torch="2.14.0",
 )
 def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Nearest upsampling, a group norm and a convolution in one compiled graph, decomposed or not."""
+    """Finds nearest upsampling, a group norm and a convolution, decomposed or not, in one compiled graph."""
     for trial in evidence.own_trials(diagnosis):
         for graph in trial.graphs if trial.configuration.backend == "inductor" else ():
             named = {base_name(node.target): node for node in graph.nodes}
@@ -407,7 +407,7 @@ def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
     device="xpu",
 )
 def training_of_unit_convolution(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A training step in channels_last with a 2-D convolution whose kernel is 1x1."""
+    """Finds a training step in channels_last with a 2-D convolution whose kernel is 1x1."""
     for trial, _, c in _convolutions(diagnosis) if diagnosis.subject.mode == "training" else ():
         if trial.configuration.model_format == "channels_last" and (c.weight_shape or ())[2:] == (1, 1):
             yield Sighting(f"{c.module or c.node}, a kernel of 1x1 in channels_last", trial.name, c)
@@ -418,7 +418,7 @@ _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
 
 @Fault(
     what=(
-        "a bfloat16 convolution does not get to oneDNN, as reported of processors without AVX-512, and is tens of"
+        "a bfloat16 convolution does not run in oneDNN, as reported for processors without AVX-512, and is tens of"
         " times slower than in float32"
     ),
     advice="run this model in float32 on this processor, or on one with AVX-512",
@@ -427,7 +427,7 @@ _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
     device="cpu",
 )
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A bfloat16 convolution that ATen ran itself, in the default, else in eager."""
+    """Finds a bfloat16 convolution that ATen ran itself, in the default, else in eager."""
     for trial, kernel, node in _ran(diagnosis):
         if node is not None and node.dtype == "bfloat16" and _ATEN_FALLBACK.search(kernel.name):
             words = f"{node.module or node.name} in bfloat16 runs in {op_words(kernel.name)}"
@@ -435,7 +435,7 @@ def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]
 
 
 @Fault(
-    what="oneDNN 3.12.3 takes its reference code for float16 matrix products, up to a thousand times slower",
+    what="oneDNN 3.12.3 runs float16 matrix products in its reference code, up to a thousand times slower",
     advice="use bfloat16 or float32 on a CPU, or torch 2.13",
     source="pytorch #193951",
     read=date(2026, 11, 22),
@@ -443,7 +443,7 @@ def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]
     first_torch="2.14.0.dev20260805",
 )
 def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """A matrix product that oneDNN ran in its reference code, in the default, else in eager."""
+    """Finds a matrix product that oneDNN ran in its reference code, in the default, else in eager."""
     for trial, kernel, node in _ran(diagnosis):
         is_reference = kernel.name in ("matmul", "inner_product") and (kernel.implementation or "").startswith("ref")
         if is_reference and (node is None or node.dtype == "float16"):

@@ -24,13 +24,13 @@ from layoutdoctor.words import (
     phrase,
 )
 
-# The first conversion goes out of the layout that the library computes in, or into it.
+# Directions of a round trip's first conversion: out of the layout in which the library computes, or into this layout.
 _OUT = ("to_contiguous", "from_blocked")
 _INTO = ("to_channels_last", "to_blocked")
 
 
 def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """The round trips of every trial; of the baseline one finding per kind, the costliest kind first."""
+    """Yields one finding per trial; for the baseline, one per kind of round trip, the costliest kind first."""
     main = evidence.main_trial(diagnosis)
     for trial in evidence.own_trials(diagnosis):
         facts = _Facts(trial)
@@ -61,14 +61,14 @@ class _Facts:
         self.nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
 
     def of(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
-        """The conversions of round trips, each once."""
+        """Returns the conversions of round trips, each once."""
         return [self.conversions[id] for id in dict.fromkeys(_ids(pairs)) if id in self.conversions]
 
     def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
 
     def way(self, pair: RedundantPair) -> str | None:
-        """``"channels_last -> contiguous -> channels_last"``; by the first one's direction if no layout is known."""
+        """Names the layouts: ``"channels_last -> contiguous -> channels_last"``; or the direction alone."""
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
         if first is None or second is None or self._concatenation(pair) is not None:
             return None
@@ -78,21 +78,21 @@ class _Facts:
         return None if None in layouts else " -> ".join(layout_words(layout) for layout in layouts)
 
     def _has_direction_alone(self, pair: RedundantPair) -> bool:
-        """Whether its way is known by the first one's direction, and not by layouts."""
+        """Whether the layouts of a pair are not all known, but the direction of its first conversion is."""
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
         if first is None or second is None or self._concatenation(pair) is not None:
             return False
         return None in (first.source, first.target, second.target) and first.direction in (*_OUT, *_INTO)
 
     def around(self, pair: RedundantPair) -> str:
-        """``"around relu"``, ``"back to back"``."""
+        """Names the operations between: ``"around relu"``, ``"back to back"``."""
         names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
         nothing = "with nothing between" if self._has_direction_alone(pair) else "back to back"
         around = listing(name.removeprefix("at::native::") for name in names)
         return self._concatenation(pair) or (f"around {around}" if names else nothing)
 
     def _concatenation(self, pair: RedundantPair) -> str | None:
-        """A round trip around a concatenation: its branches, its format, what reads the result. Else None."""
+        """Describes a concatenation inside a round trip by branches, format and reader; None for other round trips."""
         second = self.conversions.get(pair.second)
         cat = next((op for op in pair.between if base_name(op) == "cat"), None)
         if cat is None or not pair.also or pair.first not in self.conversions or second is None:
@@ -105,12 +105,12 @@ class _Facts:
         is_read = any(evidence.runs_convolution_named(reader, nodes) for reader in readers)
         joint = layout_words(second.source)
         return (
-            f"concatenation of {1 + len(pair.also)} {' or '.join(formats)} branches in {joint}{through}, converted back"
-            f"{' for the next convolution' if is_read else ''}"
+            f"concatenation of {1 + len(pair.also)} {' or '.join(formats)} branches, written in {joint}{through} and "
+            f"converted back{' for the next convolution' if is_read else ''}"
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Which way, and around what; of several kinds the most frequent with its number."""
+        """Names the layouts and the operations between; of several kinds, the most frequent one with its number."""
         ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
         ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
         return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")
@@ -133,7 +133,7 @@ def _is_clean(trial: Trial) -> bool:
 
 
 def _severity(times: Times, facts: _Facts) -> Severity:
-    """Judged over all round trips of the trial: many small ones are a loss together."""
+    """Judges all round trips of the trial together, as many small ones may be a loss."""
     trial, pairs = facts.trial, facts.trial.redundant_pairs
     if evidence.is_trace(trial):
         # The order of kernels alone proves nothing.
@@ -150,7 +150,7 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     total = count_of(len(pairs), "round trip")
     if evidence.is_trace(trial):
-        start = joined((f"{total} {_proof_words(pairs)}: {facts.kind_words(pairs)}", shapes), ", ")
+        start = joined((f"{total}{_proof_words(pairs)}: {facts.kind_words(pairs)}", shapes), ", ")
         return joined((start, cost))
     gradients = "gradients of weights, which autograd copies back" if returned == len(pairs) else None
     parts = (gradients, facts.kind_words(pairs), shapes, cost, wording.owner_words(conversions))
@@ -158,11 +158,11 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
 
 
 def _proof_words(pairs: Sequence[RedundantPair]) -> str:
-    """The proof of some pairs; of several proofs the number of pairs that only the weakest one suggests."""
+    """Says how pairs are known; of several proofs, the weakest one with its number of pairs."""
     proofs = [pair.confidence or "graph" for pair in pairs]
     weakest = [proof for proof in PROOF_WORDS if proof in proofs][-1]
     words = PROOF_WORDS[weakest]
-    return words if len({*proofs}) == 1 else f"({proofs.count(weakest)} {words})"
+    return f" known {words}" if len({*proofs}) == 1 else f", {proofs.count(weakest)} known {words}"
 
 
 def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
@@ -179,42 +179,42 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
         without = "eager" if trial.configuration.backend == "eager" else BASELINE
         ways = (without,) if evidence.is_channels_last(trial) else ()
         advice = (
-            "the library computes contiguous here: leave channels_last away, for these layers or for the whole model"
+            "the library computes in contiguous format here: avoid channels_last, for these layers or the whole model"
         )
     elif any(place.code and ".contiguous()" in place.code for pair in every if (place := pair.location)):
-        return "remove the .contiguous() between the layers, so that they hand on the layout they have"
+        return "remove the .contiguous() between the layers, so that the layout is kept between them"
     elif trial.configuration.input_format != "channels_last":
-        advice = "give the model and its input channels_last, so that the layers between hand the layout on"
+        advice = "give the model and its input channels_last, so that the layers between keep the layout"
     elif trial.configuration.layout_optimization == "off":
         ways = ("inductor-channels-last",)
-        advice = "leave Inductor's layout optimization on, so that the layers between hand the layout on"
+        advice = "leave Inductor's layout optimization on, so that the layers between keep the layout"
     elif not vetoed.isdisjoint(pair.graph for pair in every):
         ways = (FORCED,)
         advice = (
-            'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between in '
-            "channels_last as well, and measure it (--configurations all)"
+            'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between the '
+            "two conversions in channels_last too, and measure it (--configurations all)"
         )
     else:
-        return "model and input are channels_last already: look at the operation in front, which returns another layout"
+        return "model and input are channels_last already: look at the operation before, which returns another layout"
     return advised(times, trial, ways, advice)
 
 
 def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    """By the layout that the library wants, as the dearer way round shows: there is no other run to compare with."""
+    """Suggests, for a trace, the layout that the library wants, as the direction of the costlier round trips shows."""
     weights = []
     for directions in (_OUT, _INTO):
         own = [p for p in pairs if p.first in facts.conversions and facts.conversions[p.first].direction in directions]
         weights.append((_seconds(own) or 0.0, len(own)))
     out, into = weights
     if out == into:
-        return f"nothing was tried here: {wording.try_words(None)}"
+        return f"no other format was measured: {wording.try_words(None)}"
     if into > out:
-        return f"the library computes contiguous here: {wording.try_words('torch.contiguous_format')}"
+        return f"the library computes in contiguous format here: {wording.try_words('torch.contiguous_format')}"
     ranks = {len(pair.tensor_shape) for pair in pairs if pair.tensor_shape}
     tried = wording.try_words(wording.channels_last_words(ranks), is_of_one_rank=len(ranks) == 1)
     has_norm = any(name in CONTIGUOUS_NORMS for pair in pairs for name in pair.between)
-    norms = "; in eager a group norm runs contiguous only and converts its input itself" if has_norm else ""
-    return f"nothing was tried here: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
+    norms = "; in eager mode a group norm computes only in contiguous format and converts its input" if has_norm else ""
+    return f"no other format was measured: {tried}{norms}{wording.miopen_words(facts.firsts(pairs))}"
 
 
 LD101 = Rule("LD101", "round-trip-conversion", round_trips)

@@ -16,12 +16,12 @@ _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
 _KINDS = {"activation": "an activation", "gradient": "a gradient"}
 
-_Value = tuple[str, str]  # a graph, and the node, buffer or graph input that makes a value; no graph: by sizes alone
-_Repeated = tuple[_Value, "list[Conversion]"]  # a value and its conversions, the dearest, which has to stay, first
+_Value = tuple[str, str]  # graph, and the node, buffer or input that makes the value; no graph if known by sizes alone
+_Repeated = tuple[_Value, "list[Conversion]"]  # a value and its conversions, first the costliest, which stays
 
 
 def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per trial, the baseline's first; it names the dearest tensor."""
+    """Yields one finding per trial, the baseline's first; each names the costliest tensor."""
     for trial in evidence.own_trials(diagnosis):
         values = _Values(trial)
         repeated = values.repeated()
@@ -43,14 +43,14 @@ def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 class _Values:
-    """Which value each conversion of a trial converts."""
+    """Finds the value that each conversion of a trial converts."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
         self.source_nodes = {(graph.name, b.name): b.source_node for graph in trial.graphs for b in graph.buffers}
         self.homes: dict[str, list[tuple[Graph, FxNode]]] = {}
-        self.changed: set[str] = set()  # in place
+        self.changed: set[str] = set()  # values that are changed in place
         for graph in trial.graphs:
             for node in graph.nodes:
                 if node.op == "call_function":
@@ -59,11 +59,11 @@ class _Values:
                     self.changed.update(node.inputs)
 
     def maker(self, value: _Value) -> FxNode | None:
-        """The FX node that a value is, or that a buffer holds; None if the buffer is no single node's."""
+        """Returns the FX node of a value or buffer; None if a buffer is not the value of a single node."""
         return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
 
     def repeated(self) -> list[_Repeated]:
-        """Values that are converted more than once between the same two layouts, the costliest repetition first."""
+        """Returns values that are converted more than once between the same layouts, the costliest repetition first."""
         found: dict[tuple[_Value, Layout, Layout], list[Conversion]] = {}
         for conversion in conversions_of(self.trial):
             value = self._value_of(conversion)
@@ -75,14 +75,14 @@ class _Values:
         return sorted(repeated, key=lambda item: _sums(item[1][1:]), reverse=True)
 
     def _value_of(self, conversion: Conversion) -> _Value | None:
-        """Which value was converted; None unless the record leaves no other. Weights are a matter of LD103."""
+        """Returns the converted value; None if the record leaves several, and for weights, which LD103 reports."""
         source = conversion.source_value
         if evidence.is_trace(self.trial):
             return ("", source) if conversion.tensor != "weight" and source is not None else None
         if conversion.tensor != "activation" or conversion.direction not in _DIRECTIONS:
             return None
         if conversion.owner == "compiler" and conversion.graph is not None and source is not None:
-            value = (conversion.graph, source)  # the compiler's copy of a buffer or graph input
+            value = (conversion.graph, source)  # a copy, by the compiler, of a buffer or graph input
             maker = self.maker(value)
             if self.changed.isdisjoint((source, maker.name if maker is not None else source)):
                 return value
@@ -90,7 +90,7 @@ class _Values:
         return None if read is None or read[1] in self.changed else read
 
     def _value_read(self, conversion: Conversion) -> _Value | None:
-        """The value of the converted shape that an operation reads, if it reads one of that shape only."""
+        """Returns the value of the converted shape that an operation reads; None unless it reads exactly one."""
         homes = self.homes.get(conversion.node or "", [])
         if len(homes) != 1 or conversion.source is None:
             return None
@@ -102,10 +102,10 @@ class _Values:
 
     def _origin(self, graph: Graph, node: FxNode) -> _Value | None:
         """
-        The maker of a value: for one saved for the backward, the node of the forward graph.
+        Returns the maker of a value; for a value saved for the backward, the node in the forward graph.
 
-        AOTAutograd gives the backward's placeholder the name of the forward's output, so the names prove it as long as
-        one forward graph alone returns that name.
+        AOTAutograd gives the backward's placeholder the name of the forward's output. So equal names prove the origin
+        if only one forward graph returns that name.
         """
         forward = [g for g in self.trial.graphs if g.direction == "forward" and node.name in g.output_names]
         if node.op != "placeholder" or graph.direction != "backward" or not forward:
@@ -129,7 +129,7 @@ def _message(values: _Values, repeated: Sequence[_Repeated], again: Sequence[Con
 
 
 def _tensor_words(values: _Values, value: _Value, conversions: Sequence[Conversion]) -> str:
-    """``"3 conversions of relu (4x64x56x56) from contiguous to channels_last, for conv_1, conv_2 and conv_3"``."""
+    """Says ``"3 conversions of relu (4x64x56x56) from contiguous to channels_last, for conv_1, conv_2 and conv_3"``."""
     first, maker = conversions[0], values.maker(value)
     if value[0]:
         name, readers = value[1], distinct(c.node or c.value for c in conversions)
@@ -150,7 +150,7 @@ def _tensor_words(values: _Values, value: _Value, conversions: Sequence[Conversi
 def _suggestion(diagnosis: Diagnosis, trial: Trial, conversion: Conversion) -> str:
     times = Times(diagnosis)
     other = times.clean_alternative(trial, lambda candidate: not _Values(candidate).repeated())
-    advice = "let the producer write the layout its readers want"
+    advice = "let the operation that makes the value write the layout that its readers want"
     if other is not None:
         return use_instead(times, trial, other, "repeats no conversion")
     if evidence.is_trace(trial):

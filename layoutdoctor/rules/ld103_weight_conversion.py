@@ -14,17 +14,17 @@ from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_ins
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import PROOF_WORDS, count_of, joined, listing, shown
 
-_LOSS_SHARE = 0.05  # packed weights save more than the scatter of ratios
-_EXPECTED = "expected in training, where each step changes the weights; a larger batch makes it a smaller part"
+_LOSS_SHARE = 0.05  # from here on packed weights save more than ratios scatter
+_EXPECTED = "expected in training, where each step changes the weights; a larger batch makes their share smaller"
 _BLOCKED = ("to_blocked", "from_blocked")
 
 
 def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    """Yields at most one finding, about the baseline or else eager, as other configurations only repeat it."""
     for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
         is_trace, times = evidence.is_trace(trial), Times(diagnosis)
         training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
-        # A weight that is known by the order of kernels only makes it no loss.
+        # A weight that is known only by the order of kernels does not count as a loss.
         sure = [c for c in weights if training or c.confidence != "order"]
         is_dear = evidence.takes_at_least(trial, sum_of_known(c.seconds for c in sure), _LOSS_SHARE)
         if training and not is_dear:
@@ -62,7 +62,7 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
-    """Frozen weights, if they were measured to help; else another configuration with fewer conversions."""
+    """Suggests frozen weights, if they were measured to help; else another configuration with fewer conversions."""
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if training and not of_a_gpu:
         return _EXPECTED
@@ -85,7 +85,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     tried = [other for other in times.diagnosis.trials if other.configuration.freezes]
     left = [other for other in tried if other.status == "ok" and not is_cure(other)]
     if left:
-        return f"frozen weights do not save them: {listing([f'{shown(one.name)} {_fewer(one)}' for one in left], 2)}"
+        return f"frozen weights do not remove them: {listing([f'{shown(one.name)} {_fewer(one)}' for one in left], 2)}"
     if tried or times.diagnosis.subject.device != "cpu":
         no_other = "no configuration with fewer of them is certainly faster"
         return refusal(times, trial, [other.name for other in tried]) or no_other
@@ -93,7 +93,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
 
 
 def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """The trial that differs from a compiled one in nothing but its frozen weights."""
+    """Returns the trial that differs from a compiled trial only by frozen weights; None if there is none."""
     own = trial.configuration
     wanted = msgspec.structs.replace(own, inductor_options={**own.inductor_options, "freezing": True})
     others = (o for o in diagnosis.trials if own.backend == "inductor" and o is not trial)
@@ -106,7 +106,7 @@ def _fewer(trial: Trial) -> str:
 
 
 def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
-    """Whether a library of a GPU makes a memory format of torch's, which a parameter can have from the start."""
+    """Whether a GPU's library converts to a memory format of torch, which a parameter can have from the start."""
     is_strided = conversion.direction in ("to_channels_last", "to_contiguous")
     return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
 
@@ -119,7 +119,7 @@ def _convert_once(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _record_again(trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
-    """After a trace, by the direction that most of them have: the format that the library asks for."""
+    """Suggests, after a trace, the format to which most conversion time goes: the library asks for this format."""
     if wording.dearest_direction(weights) in _BLOCKED:
         return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
     is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"

@@ -21,31 +21,29 @@ _USER_CALLS = frozenset({"contiguous", "to", "clone"})
 _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
     "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
-    "or shuffle the last dimension of x.permute(0, 2, 3, 1); an index of the channels is contiguous as well",
+    "or shuffle the last dimension of x.permute(0, 2, 3, 1); indexing the channels gives a contiguous result too",
 }
-_REPEATED = (
-    "put the slice itself into the cat, as often as needed: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
-)
+_REPEATED = "repeat the slice in the list for cat: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
 _UNRECOGNIZED = (
-    "torch goes by the strides of dimensions of size 1 as well: .clone(memory_format=torch.{wanted}) of its input has "
-    "those of the format, .contiguous() leaves them"
+    "torch looks at the strides of dimensions of size 1 too: .clone(memory_format=torch.{wanted}) of the input sets "
+    "them as the format wants, .contiguous() leaves them"
 )
 _SMALL = (
-    "a CPU runs a small convolution of one image in a kernel of ATen's that returns contiguous: make its result "
-    "channels_last, or stay contiguous if the others are small as well"
+    "on a CPU, ATen runs a small convolution of one image and returns contiguous: convert its result to channels_last, "
+    "or stay contiguous if the other convolutions are small too"
 )
 _CAT = "give every input of the cat channels_last: one contiguous input makes the result contiguous"
 _EAGER_ADVICE = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _CAT),
     **dict.fromkeys(("repeat", "repeat_interleave"), _REPEATED),
     "new_zeros": "pad with torch.nn.functional.pad, or with torch.zeros_like of a slice: both keep the format",
-    "instance_norm": "in eager, stay contiguous, or on a CPU use a group norm of one channel a group; or compile: "
-    "Inductor fuses the norm",
+    "instance_norm": "in eager mode stay contiguous, or on a CPU use a group norm with one channel per group; or "
+    "compile, as Inductor fuses the norm",
 }
 _VIEWS = ("view", "unsafe_view", "reshape", "flatten", "unflatten", "permute", "transpose")
 _PRODUCTS = ("bmm", "baddbmm", "matmul", "mm", "addmm", "linear", "scaled_dot_product_attention")
 _VIEW_ADVICE = (
-    "a view keeps channels_last only where the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
+    "a view keeps channels_last only if the channels stay innermost: x.flatten(2).transpose(1, 2) gives [N, HW, C] "
     "without a copy"
 )
 _COMPILED_ADVICE = (
@@ -64,9 +62,10 @@ _KERNEL_ADVICE = (
 
 def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    One finding per trial and kind of operation, the baseline's first; the others do not repeat what one before has.
+    Yields one finding per trial and kind of operation, the baseline's first; later trials repeat no earlier breaker.
 
-    A compiled channels_last trial shows channels_last_3d, which layout optimization leaves to the model.
+    For a compiled trial in channels_last, only losses of channels_last_3d are reported, because layout optimization
+    leaves this format to the model.
     """
     main, seen = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
@@ -82,7 +81,7 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Breakers of formats that convolutions use, without the model's own calls (LD501) and backward graphs (LD206)."""
+    """Returns breakers of formats that convolutions use, without the model's calls (LD501) and backwards (LD206)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     used = evidence.formats_in_use(trial)
     return [
@@ -95,7 +94,7 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
 
 
 def _format(breaker: LayoutBreaker) -> MemoryFormat | None:
-    """The channels-last format that is lost; an input that satisfies both formats may have been given it."""
+    """Returns the channels-last format that is lost; the input may satisfy the contiguous format as well."""
     return next((one for one in breaker.source.memory_formats if one != "contiguous_format"), None)
 
 
@@ -112,7 +111,7 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
     lost = distinct(_format(breaker) for breaker in breakers)
-    # A compiled graph may hold several parts of one call, with one conversion.
+    # A compiled graph may have several nodes for one call, with one conversion.
     calls = {(b.module, str(b.location), b.conversions or b.node) for b in breakers}
     unit = "layer" if len(distinct(b.module for b in breakers)) == len(calls) else "call"
     where = f"{listing(lost)} lost at {count_of(len(calls), f'{breakers[0].op} {unit}')}"
@@ -134,18 +133,18 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
-    """The conversions around: ``"3 conversions out and 2 back in, 1 of them fused"``."""
+    """Counts the conversions around: ``"3 conversions to contiguous and 2 back, 1 of them fused"``."""
     weights, values = (sum((c.tensor == "weight") is is_weight for c in paid) for is_weight in (True, False))
     directions = [c.direction for c in paid if c.tensor != "weight"]
     out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
     fused = sum(c.fused for c in paid)
-    words = f"{count_of(values, 'conversion')} {'out' if out else 'back in'}"
+    words = f"{count_of(values, 'conversion')} {'to contiguous' if out else 'back'}"
     if out + back < values:
         words = f"{count_of(values, 'conversion')} around it"
     elif out and back:
-        words = f"{count_of(out, 'conversion')} out and {back} back in"
+        words = f"{count_of(out, 'conversion')} to contiguous and {back} back"
     words += "" if not fused else ", fused" if fused == len(paid) else f", {fused} of them fused"
-    behind = f"{count_of(weights, 'weight')} made contiguous behind it"
+    behind = f"{count_of(weights, 'weight')} made contiguous after it"
     return listing([*([words] if values else []), *([behind] if weights else [])])
 
 
@@ -194,7 +193,7 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
 
 
 def _around_words(times: Times, trial: Trial) -> str | None:
-    """The trials that convert no activation inside the model, if none was timed or one may be advised; else None."""
+    """Names the trials that convert no activation inside the model, if untimed or advisable; else None."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
     if any(times.ratio(other.name) is not None for other in clean):
         gain = times.fastest(other.name for other in clean)

@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, distinct, joined, phrase
 
 
 def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, about the baseline; none if channels_last input was measured to be faster (LD205)."""
+    """Yields at most one finding, about the baseline; nothing if channels_last input was measured as faster (LD205)."""
     trial, times = evidence.main_trial(diagnosis), Times(diagnosis)
     if trial is None or times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return
@@ -23,7 +23,7 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
         return
     count = sum(_channels_last_count(graph) for graph in graphs)
     weights = sum(c.tensor == "weight" and c.direction != "none" for graph in graphs for c in graph.conversions)
-    often = "on each step" if diagnosis.subject.mode == "training" else "once per call without freezing"
+    often = "in each step" if diagnosis.subject.mode == "training" else "in each call, unless weights are frozen"
     parts = []
     if any(c.role == "entry" for c in found):
         tensors = evidence.inputs_not_channels_last(diagnosis)
@@ -32,8 +32,8 @@ def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
         parts.append(unless_refuted(times, trial, channels_last_ways(trial), advice))
     if any(c.role == "exit" for c in found):
         parts.append(
-            "the exit keeps the strides that eager returns (keep_output_stride, pytorch PR #102376), which is needed "
-            "unless the consumer takes channels_last"
+            "the conversion at the exit restores eager's strides (keep_output_stride, pytorch PR #102376); it is "
+            "needed unless the reader takes channels_last"
         )
     facts = (
         f"{_count_words(found, 'entry')} at the entry",
@@ -52,7 +52,7 @@ def _converts_at_its_edges_only(graph: Graph) -> bool:
 
 
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
-    """Whether an input is made ready for convolutions, or computed on, and not for a matrix product."""
+    """Whether an input is converted for a convolution, and not for other operations; True if no reader is known."""
     nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
     return not readers or any(evidence.runs_convolution_named(name, nodes) for name in readers)
 
@@ -66,7 +66,7 @@ def _activations(graph: Graph) -> list[Conversion]:
 
 
 def _count_words(found: Sequence[Conversion], role: str) -> str:
-    """``"1 conversion"``, ``"2 conversions (1 fused)"``, ``"none"``."""
+    """Counts conversions: ``"1 conversion"``, ``"2 conversions (1 fused)"``, ``"none"``."""
     written = {(c.graph, c.value or c.id): c for c in found if c.role == role}.values()
     fused = sum(c.fused for c in written)
     remark = " (fused)" if fused == len(written) else phrase(" ({} fused)", fused or None)

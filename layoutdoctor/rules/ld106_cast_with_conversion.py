@@ -15,17 +15,17 @@ from layoutdoctor.words import DTYPES, count_of, distinct, joined, listing
 _CASTS = frozenset({"_to_copy", "to", "convert_element_type"})
 _COMPUTED_IN = frozenset({"float64", "float32", "float16", "bfloat16"})
 _CAST_IN_TRAINING = (
-    "expected under autocast, whose point is to train float32 master weights; a larger batch makes it a smaller part"
+    "expected under autocast, which trains float32 master weights; a larger batch makes the share of the casts smaller"
 )
 _SEVERAL = 2  # one parameter that is only cast is a detail; several of them are a model under autocast
 
 _Dtypes = tuple[str, str]
-_Key = tuple[str | None, str]  # a graph and a placeholder in it; no graph: a conversion of no known parameter
+_Key = tuple[str | None, str]  # graph and placeholder; None and a conversion's id if the parameter is not known
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """One parameter that is cast: its graph, from and to which dtype, the cast and the conversions of it."""
+    """A parameter that is cast: its graph, the dtypes before and after, the cast, and its layout conversions."""
 
     graph: str | None
     dtypes: _Dtypes
@@ -34,7 +34,7 @@ class _Weight:
 
 
 def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: the other configurations repeat what the baseline, or else eager, shows."""
+    """Yields at most one finding, about the baseline or else eager, as other configurations only repeat it."""
     for trial in evidence.main_or_eager(diagnosis):
         training = diagnosis.subject.mode == "training"
         weights = [] if evidence.is_trace(trial) else _cast_weights(trial)
@@ -44,7 +44,7 @@ def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _cast_weights(trial: Trial) -> list[_Weight]:
-    """Every parameter of a trial that is cast in it, with the layout conversions of the same parameter."""
+    """Returns every parameter that is cast in a trial, with the layout conversions of this parameter."""
     nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
     found: dict[_Key, _Weight] = {}
     for graph in evidence.forward_graphs(trial):
@@ -53,7 +53,7 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
             if dtypes is not None:
                 found[graph.name, node.inputs[0]] = _Weight(graph.name, dtypes, node, [])
     of_weights = [conversion for conversion in all_conversions_of(trial) if conversion.tensor == "weight"]
-    for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # those with a cast in them first
+    for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # conversions that also cast come first
         key, dtypes = _weight_of(nodes, conversion), _pair(conversion.dtype, conversion.target_dtype)
         if dtypes is not None:
             found.setdefault(key, _Weight(key[0], dtypes, None, []))
@@ -63,7 +63,7 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
 
 
 def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None:
-    """From and to which dtype a node casts a weight; None if it does not."""
+    """Returns the dtypes before and after the cast of a weight; None if the node casts no weight."""
     source = evidence.first_input(node, nodes)
     is_cast = node.op == "call_function" and not node.backward and base_name(node.target) in _CASTS
     if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
@@ -72,7 +72,7 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
 
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:
-    """Two dtypes of computation that differ; None for a quantised weight, which is stored in fewer bits on purpose."""
+    """Returns two different floating-point dtypes, else None; so a quantised weight, small on purpose, is left out."""
     if before is None or after is None:
         return None
     pair = (DTYPES.get(before, before), DTYPES.get(after, after))
@@ -80,7 +80,7 @@ def _pair(before: str | None, after: str | None) -> _Dtypes | None:
 
 
 def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversion) -> _Key:
-    """Which parameter a conversion converts; the conversion's own id if the graph leaves several."""
+    """Returns the parameter that a conversion converts; the conversion's own id if the graph leaves several."""
     for graph, nodes in graphs.items():
         if conversion.graph in (None, graph):
             reader = nodes.get(conversion.node or "")
@@ -93,7 +93,7 @@ def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversio
 
 
 def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
-    """The parameter of more than one dimension that a node is, or is a cast of."""
+    """Returns the parameter that a node is, or casts; None if it has fewer than two dimensions."""
     node = nodes.get(name or "")
     if node is not None and _dtypes_of_cast(node, nodes) is not None:
         node = evidence.first_input(node, nodes)
@@ -104,7 +104,7 @@ def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
 
 def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
-    # Casts that are steps of their own; the time of a conversion has its cast in it.
+    # Casts that run on their own; the time of a conversion includes its own cast.
     steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
     seconds = sum_of_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
@@ -131,7 +131,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
 
 
 def _kernels_of_steps(trial: Trial, steps: Collection[_Key]) -> list[Kernel]:
-    """The kernels of some nodes: they name the node, or are generated and write nothing but values of these nodes."""
+    """Returns the kernels of nodes: those that name a node, and generated ones that write only values of nodes."""
     written = [((g.name, b.kernel), (g.name, b.source_node) in steps) for g in trial.graphs for b in g.buffers]
     own = {kernel for kernel, is_step in written if is_step} - {kernel for kernel, is_step in written if not is_step}
     return [k for k in evidence.kernels_of(trial) if (k.graph, k.node) in steps or (k.graph, k.name) in own]

@@ -13,13 +13,13 @@ from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words
 
 
 def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all eager copies of a trace that change the memory format."""
+    """Yields at most one finding, for all eager copies of a trace that change the memory format."""
     for trial in evidence.trace_trials(diagnosis):
         owners = ("framework", "user")
         copies = [c for c in conversions_of(trial) if c.owner in owners and not is_call_out_of_channels_last(c)]
         if not copies:
             return
-        # A conversion to channels_last by the model's own code is what we recommend: it is counted, and no loss.
+        # We recommend that the model's own code converts to channels_last: such a copy is counted, but is no loss.
         unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
         asked = launch_count(c for c in copies if c.owner == "user")
         ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
@@ -29,16 +29,16 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"by {names}" if names is not None else None,
             wording.on_dearest_shapes(copies),
             wording.step_words(copies),
-            f"{asked} asked for by the model's own code" if asked else None,
+            f"{asked} of them by the model's own code" if asked else None,
         )
-        again = "; record again with torch.profiler.profile(with_stack=True) for its line"
+        again = "; to see the lines, record again with torch.profiler.profile(with_stack=True)"
         if any(conversion.location is not None for conversion in copies):
             again = ", and record again"
         yield LD108.finding(
             trial.name,
             joined((joined(facts, ", "), wording.conversion_cost_words(trial, copies))),
-            "keep one memory format from the input to the output: look there for a permute, a transpose or an "
-            f"operation that returns contiguous{again}",
+            "keep one memory format from the input to the output: look for a permute, a transpose or an operation "
+            f"that returns contiguous{again}",
             severity=evidence.severity_of_cost(trial, unasked),
             conversions=copies,
         )

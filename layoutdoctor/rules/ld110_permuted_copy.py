@@ -11,11 +11,11 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import count_of, joined
 
-_LEAST_SHARE_PERMUTED = 0.01  # smaller ones explain nothing that anybody sees in the run
+_LEAST_SHARE_PERMUTED = 0.01  # a smaller share is not worth a finding
 
 
 def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all copies of a trace that permute tensors without a channels-last format."""
+    """Yields at most one finding, for all copies of a trace that permute tensors without a channels-last format."""
     for trial in evidence.trace_trials(diagnosis):
         copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
         seconds = sum_of_known(c.seconds for c in copies)
@@ -25,8 +25,8 @@ def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
             yield LD110.finding(
                 trial.name,
                 joined((facts, wording.cost_words(trial, seconds))),
-                "nothing about memory formats: no format saves them; where they feed attention, "
-                "scaled_dot_product_attention takes the permuted views as they are",
+                "no memory format avoids these copies; for attention, scaled_dot_product_attention takes the "
+                "permuted views as they are",
                 conversions=copies,
             )
 

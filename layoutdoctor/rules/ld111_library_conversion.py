@@ -28,14 +28,14 @@ from layoutdoctor.words import (
     plural,
 )
 
-# Shares of the recorded time. Below the first one nobody sees them in the run. A warning from the second one on,
-# or from NEGLIGIBLE_SHARE on if they take the third one of the convolution time.
+# Shares of the recorded time. Conversions below the first share are not reported. They are a warning from the second
+# share on, or from NEGLIGIBLE_SHARE on if they take the third share of the convolution time.
 _LEAST_SHARE = 0.005
 _LOSS_SHARE = 0.05
 _LOSS_SHARE_OF_CONVOLUTIONS = 0.10
 _NAMED = 3
 
-# The format that the library wants if it makes its inputs so. oneDNN takes channels_last as well as its own layouts.
+# The format to try, by the direction in which the library converts inputs. oneDNN takes channels_last without that.
 _WANTED = {
     "to_channels_last": "torch.channels_last",
     "to_blocked": "torch.channels_last",
@@ -48,11 +48,11 @@ _READ_BY_A_CONVOLUTION = 2  # its input and its weight; besides these it writes 
 
 
 def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most, for all conversions by libraries in a trace, or in the baseline on a GPU."""
+    """Yields at most one finding, for all conversions by libraries in a trace, or in the baseline on a GPU."""
     trial = evidence.main_trial(diagnosis)
     if trial is None or trial.kernels is None:
         return
-    # On a CPU nobody counts the kernels of convolutions; the rules on single conversions report those of oneDNN.
+    # On a CPU the kernels of convolutions are not counted; other rules report the single conversions of oneDNN.
     if trial.kernels.convolution_count is None and not evidence.is_trace(trial):
         return
     conversions, times = _of_library(trial), Times(diagnosis)
@@ -76,12 +76,12 @@ def _of_library(trial: Trial) -> list[Conversion]:
 
 
 def _has_fewer(candidate: Trial, trial: Trial) -> bool:
-    """Half as many at most."""
+    """Whether a trial has at most half as many library conversions as another one."""
     return 2 * len(_of_library(candidate)) <= len(_of_library(trial))
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
-    """None if they are too little to report, or took no time that was recorded."""
+    """Returns the severity; None if the conversions take too little time to report, or no recorded time."""
     if kernels.seconds is None and conversions and not evidence.is_trace(trial):
         return "note"
     seconds = sum_of_known(c.seconds for c in conversions)
@@ -105,9 +105,9 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion], coun
         seconds = [
             (sum_of_known(c.seconds for c in conversions if c.of_batch is is_batch)) for is_batch in (True, False)
         ]
-        nouns = ("activations and their gradients", "weights and theirs")
+        nouns = ("activations and their gradients", "weights and their gradients")
         sides = [f"{format_seconds(spent)} of {of}" for spent, of in zip(seconds, nouns, strict=True) if spent]
-        of = f"by launch grids {' and '.join(sides)}" if sides else "of tensors that were not recorded"
+        of = f"judged by launch grids {' and '.join(sides)}" if sides else "of tensors that were not recorded"
     else:
         of = f"of {wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)}"
     count = count_of(launch_count(conversions), "layout conversion")
@@ -119,7 +119,7 @@ def _is_to_cnhw(conversion: Conversion) -> bool:
 
 
 def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
-    """With the share of the convolution time if all of them are a part of it."""
+    """Describes the cost, with its share of the convolution time if all conversions are part of that time."""
     seconds, whole = sum_of_known(c.seconds for c in conversions), kernels.convolution_seconds
     share = None
     if seconds is not None and whole and len(of_convolutions(kernels, conversions)) == len(conversions):
@@ -129,15 +129,15 @@ def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conv
 
 
 def _buffer_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
-    """MIOpen converts the buffer for the result as well, although nothing is in it yet."""
+    """Counts conversions of output buffers: MIOpen converts them, although no result is in them yet."""
     count = launch_count(c for c in conversions if c.direction == "to_channels_last" and _is_at(c, "output"))
     if not count or _wanted(trial, conversions) != "torch.channels_last":
         return None
-    return f"conversions of buffers that no result is in yet: {count}"
+    return f"conversions of output buffers that are still empty: {count}"
 
 
 def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
-    """Why conversions of inputs have no counterpart; None if all have theirs, as far as names show."""
+    """Says why there is no conversion back for some inputs; None if the names of kernels show no such reason."""
     if not any(c.direction == "to_channels_last" for c in conversions):
         return None
     totals = [(total.name, total.count) for total in kernels.totals if total.kind == "kernel"]
@@ -145,25 +145,25 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     count = sum(n for name, n in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
     if not count:
         return None
-    return f"no conversion back is seen behind {count_of(count, 'convolution kernel')} from channels_last to contiguous"
+    return f"no conversion back after {count_of(count, 'convolution kernel')} from channels_last to contiguous"
 
 
 def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
-    """How many of them other findings count as well, so that nobody adds their costs up."""
+    """Says how many conversions other findings count too, so that nobody adds up the costs."""
     counts, named = {c.id: c.count for c in conversions}, []
     for rule in (LD101, LD102, LD103):
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
         count = sum(counts.get(id, 0) for id in {id for finding in own for id in finding.evidence})
         named += [f"{count} in {rule.code}"] if count else []
-    return phrase(" (also {})", named, listing)
+    return phrase(" ({} too)", named, listing)
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:
-    """The configuration that was measured to have fewer of them; what to try if none was, or none is faster."""
+    """Suggests a measured configuration with fewer conversions; what to try if there is none, or none is faster."""
     if are_of_an_engine(conversion.kernel for conversion in conversions):
         return (
-            "build the TensorRT engine with the formats that its layers want at its borders (allowed_formats of its "
-            "inputs and outputs, such as HWC8 or CHW32), and record again"
+            "build the TensorRT engine with inputs and outputs in the formats that its layers want (allowed_formats, "
+            "such as HWC8 or CHW32), and record again"
         )
     wanted, ranks = _wanted(trial, conversions), _ranks(trial, conversions)
     if wanted == "torch.channels_last":
@@ -174,31 +174,31 @@ def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *
     if other is not None:
         return use_instead(times, trial, other, f"leaves {len(_of_library(other)) or 'none'} of them")
     if pay:
-        return "leave them: no configuration with fewer of them that was measured is faster here"
+        return "keep them: no measured configuration with fewer of them is faster here"
     if wanted is None:
         return "measure both memory formats: --configurations default"
-    advice = f"give the model and its input {wanted}, and measure that as well: --configurations default"
+    advice = f"give the model and its input {wanted}, and measure this too: --configurations default"
     ways = ("eager", BASELINE) if wanted == "torch.contiguous_format" else channels_last_ways(trial)
     return advised(times, trial, ways, advice + wording.miopen_words(conversions))
 
 
 def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted: str | None, ranks: set[int]) -> str:
     if wanted is None:
-        return f"nothing was tried here: {wording.try_words(None)}"
+        return f"no other format was measured: {wording.try_words(None)}"
     is_last = wanted != "torch.contiguous_format"
     if _is_one_convolution(conversions):
         advice = (
-            f"one convolution alone pays: give its weight and, if you can, its input the format once, "
+            f"only one convolution is affected: convert its weight and, if you can, its input once, "
             f"that_module.to(memory_format={wanted}); record again"
         )
         if is_last and len(ranks) != 1:
-            advice += "; where a convolution is 3-D, its format is torch.channels_last_3d"
+            advice += "; for a 3-D convolution, the format is torch.channels_last_3d"
     else:
-        way = "wants channels_last and is given contiguous tensors" if is_last else "computes contiguous here"
+        way = "wants channels_last and is given contiguous tensors" if is_last else "computes in contiguous format here"
         if any(c.direction == "to_blocked" for c in conversions):
             way = "computes in a layout of its own, and takes channels_last without conversions of activations"
         elif all(_is_to_cnhw(c) for c in conversions):
-            way = "computes 1x1 convolutions of contiguous tensors as matrix products, and channels_last ones otherwise"
+            way = "computes 1x1 convolutions as matrix products for contiguous tensors, but not for channels_last"
         advice = f"the library {way}: {wording.try_words(wanted, is_of_one_rank=len(ranks) == 1)}"
         if evidence.has_backward(trial):
             advice += "; the backward follows, since gradients take the layout of the forward's results"
@@ -206,7 +206,7 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
 
 
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
-    """Dimensions of the converted tensors, by their shapes, else by the names of the convolutions that were called."""
+    """Returns the ranks of the converted tensors, by their shapes, else by the names of the called convolutions."""
     ranks = evidence.ranks_of(trial, conversions)
     if ranks or trial.kernels is None:
         return ranks
@@ -216,11 +216,11 @@ def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
 
 def _wanted(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """
-    The memory format to try: the one that most conversions of inputs make; None if two are made as often.
+    Returns the memory format to try: the format of most converted inputs; None if two formats are equally frequent.
 
-    By number and not by time: each call converts an input and a weight, and one result back, which may be the largest.
-    If nobody knows which conversions are of inputs, the names of the convolution kernels say what is read. Conversions
-    to contiguous alone do not: they are of inputs, or of results.
+    Conversions count by number, not by time: each call converts an input, a weight and one result, and the result may
+    be the largest tensor. If it is not known which conversions are of inputs, the names of the convolution kernels show
+    the format that they read. Conversions to contiguous alone show nothing: they may be of inputs or of results.
     """
     inputs = [c for c in conversions if _is_at(c, "input")]
     if not inputs and (computed := _computed_format(trial)) is not None:
@@ -239,7 +239,7 @@ _FORMAT_IN_NAME = re.compile(r"n(?:d?hwc|(c)d?hw)", re.IGNORECASE)
 
 
 def _computed_format(trial: Trial) -> str | None:
-    """The memory format that all convolution kernels read whose names have one: the first one in a name."""
+    """Returns the memory format that convolution kernels read, the first one in their names; None if names differ."""
     totals = trial.kernels.totals if trial.kernels is not None else ()
     names = [total.name for total in totals if total.kind == "kernel" and kernel_class(total.name).is_main]
     found = {match[1] is None for name in names if (match := _FORMAT_IN_NAME.search(name)) is not None}
@@ -253,7 +253,7 @@ def _is_at(conversion: Conversion, side: str) -> bool:
 
 
 def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
-    """Whether one convolution of the model has them all: by its module, else by how few there are in each step."""
+    """Whether all conversions are of one convolution, as its module or the small number in each step shows."""
     modules = {c.module for c in conversions}
     if modules != {None}:
         return len(modules) == 1

@@ -1,4 +1,4 @@
-"""LD201: layout optimization that was applied, and nothing came of it."""
+"""LD201: layout optimization that was applied without effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing, 
 
 
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
+    """Yields at most one finding, for the first configuration that leaves the layouts to Inductor."""
     for trial in evidence.own_trials(diagnosis):
         applied = [card for card in trial.decisions if card.applied and card.convolution_count]
         idle = [c for c in applied if not c.channels_last_convolution_count and not is_one_dimensional(c)]
@@ -29,7 +29,7 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
             return
         count = sum(decision.convolution_count for decision in idle)
         ranks = {convolution.rank for convolution in convolutions}
-        why = " (only 2-D)" if ranks and not ranks & {None, 2} else ""
+        why = " (2-D only)" if ranks and not ranks & {None, 2} else ""
         reach = f"layout optimization reaches 0 of {count_of(count, 'convolution')}{why}"
         ways = OFF if _cure_by_off(diagnosis, trial) is not None else CHANNELS_LAST_CONFIGURATIONS
         yield LD201.finding(
@@ -44,7 +44,7 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
-    """Tensors that the compiler brings back from channels_last_3d, if there are any."""
+    """Describes the tensors that the compiler converts back from channels_last_3d; None if there are none."""
     where, conversions = _returned_of(diagnosis, trial)
     if not conversions:
         return None
@@ -53,17 +53,17 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = (
-        f"{count_of(len(back), 'tensor')} back from channels_last_3d{_cost_words(back)}" if back else None,
+        f"{count_of(len(back), 'tensor')} converted back from channels_last_3d{_cost_words(back)}" if back else None,
         f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
         if outputs
         else None,
-        f"end of the format at {listing(ends, 3)}" if ends else None,
+        f"the format ends at {listing(ends, 3)}" if ends else None,
     )
     off = _cure_by_off(diagnosis, where)
     left = None
     if off is not None:
         count = len(_compiled_conversions(off)) or "none"
-        left = f"without layout optimization {count} of {len(_compiled_conversions(where))}"
+        left = f"left without layout optimization: {count} of {len(_compiled_conversions(where))}"
     return joined((f"{shown(where.name)}: {joined(words, ', ')}", left))
 
 
@@ -73,13 +73,13 @@ def _cost_words(conversions: Sequence[Conversion]) -> str:
 
 
 def _compiled_conversions(trial: Trial) -> list[Conversion]:
-    """Conversions that the compiler makes of its own accord in each call."""
+    """Returns the conversions that the compiler itself adds to each call."""
     found = [c for graph in trial.graphs for c in graph.conversions]
     return [c for c in found if c.owner == "compiler" and c.direction != "none"]
 
 
 def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """The trial that has layout optimization off and is alike else, if the compiler converts fewer tensors in it."""
+    """Returns the same trial without layout optimization, if the compiler converts fewer tensors in it; else None."""
     wanted = msgspec.structs.replace(trial.configuration, layout_optimization="off")
     same = (o for o in diagnosis.trials if msgspec.structs.replace(o.configuration, name=wanted.name) == wanted)
     found = [off for one in same if (off := diagnosis.measured_trial(one.name)) is not None and off.status == "ok"]
@@ -89,7 +89,7 @@ def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
 
 
 def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conversion]]:
-    """The first trial in which tensors come back from channels_last_3d, and their conversions."""
+    """Returns the first trial in which tensors are converted back from channels_last_3d, and these conversions."""
     others = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
     candidates = [one for one in (trial, *others) if one is not None]
     found = evidence.first_showing(candidates, lambda one: [c for c in _compiled_conversions(one) if _is_returned(c)])
@@ -97,7 +97,7 @@ def _returned_of(diagnosis: Diagnosis, trial: Trial) -> tuple[Trial, list[Conver
 
 
 def _is_returned(conversion: Conversion) -> bool:
-    """Whether the compiler leaves channels_last_3d, or comes back to it for an output."""
+    """Whether the compiler converts a tensor out of channels_last_3d, or an output back to this format."""
     source, target = (layout.memory_formats if layout else () for layout in (conversion.source, conversion.target))
     if conversion.role == "exit":
         source, target = target, source
@@ -105,23 +105,23 @@ def _is_returned(conversion: Conversion) -> bool:
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
-    """To switch the optimization off if that saves conversions; else to convert the model by hand."""
+    """Suggests switching the optimization off if that saves conversions; else converting the model by hand."""
     times = Times(diagnosis)
     if _cure_by_off(diagnosis, trial) is not None:
         return advised(times, trial, OFF, SWITCH_OFF)
     wanted = "channels_last_3d" if ranks == {3} else "channels_last"
     if diagnosis.subject.parameter_formats.keys() == {wanted}:
         if not _returned_of(diagnosis, trial)[1]:
-            return None  # the model has already what the flag cannot do
+            return None  # the model already has the format that the optimization cannot give it
         return "compare with eager, where no compiler brings tensors back to contiguous (pytorch #177277)"
     advice = f"convert the parameters and the input to torch.{wanted} by hand"
     gain = times.fastest(CHANNELS_LAST_CONFIGURATIONS)
     last = diagnosis.measured_trial(CHANNELS_LAST_CONFIGURATIONS[0])
-    why = ": the flag will not do it"
+    why = ": layout optimization does not do it"
     if last is not None and (gain is None or gain.name != last.name) and _cure_by_off(diagnosis, last) is not None:
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None and (more := _more_in_all_ways(diagnosis, trial)) > 0:
-        what = f"{count_of(more, 'tensor is', 'tensors are')} converted more in each call"
+        what = f"{count_of(more, 'more tensor is', 'more tensors are')} converted in each call"
         return f"keep the memory format: with torch.{wanted} {what}"
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
@@ -130,7 +130,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
 
 
 def _more_in_all_ways(diagnosis: Diagnosis, trial: Trial) -> int:
-    """How many more tensors every channels-last configuration converts, if none was timed; 0 if one has no more."""
+    """Counts the further tensors that each channels-last configuration converts; not above 0 if one was timed."""
     found = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
     ways = [one for one in found if one is not None and one.status == "ok"]
     if not ways or any(one.measurement is not None for one in ways):

@@ -1,4 +1,4 @@
-"""LD202: a veto by a rule of Inductor that looks at all convolutions of a graph."""
+"""LD202: Inductor's veto against layout optimization because of all convolutions of a graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layoutdoctor.words import listing, phrase
 
 
 def vetoes_as_a_whole(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per rule of Inductor that looks at all convolutions of a graph."""
+    """Yields one finding per rule of Inductor that looks at all convolutions of a graph."""
     rules = ("few-convolutions", "small-channels", "weighted-flops", "not-said")
     for trial, graph, decision in vetoed_graphs(diagnosis, rules):
         where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]

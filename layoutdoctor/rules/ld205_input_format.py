@@ -15,7 +15,7 @@ from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shap
 
 
 def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Inputs of the baseline that are not channels-last, if channels-last may be advised; one finding at most."""
+    """Yields at most one finding, about inputs of the baseline that should be channels-last."""
     baseline, tensors = evidence.main_trial(diagnosis), evidence.inputs_not_channels_last(diagnosis)
     times = Times(diagnosis)
     gain = times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS)
@@ -46,7 +46,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _first_reader(trial: Trial, ranks: Collection[int]) -> FxNode | None:
-    """The first convolution that an input of one of these ranks reaches; None if the graphs show none."""
+    """Returns the first convolution that an input of one of these ranks reaches; None if the graphs show none."""
     for graph in evidence.forward_graphs(trial):
         reached = set[str]()
         for node in graph.nodes:

@@ -21,13 +21,13 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import count_of, joined, phrase, speed_words
 
-# A library's conversion of a weight's or bias's gradient: the parameter's strides ask for it, not the decision. The one
-# of a transposed convolution comes with its first dimensions exchanged, and nothing shows which tensor it is.
+# Ports of the gradients of weight and bias. Not the decision but the parameter's strides ask for their conversion. The
+# gradient of a transposed convolution's weight has its first dimensions exchanged, so that only its port identifies it.
 _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
 def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: for the first configuration with a mismatch that shows."""
+    """Yields at most one finding, for the first configuration with a mismatch that has consequences."""
     for trial in evidence.own_trials(diagnosis):
         formats = trial.configuration.input_format
         graphs = _mismatched(trial)
@@ -60,7 +60,7 @@ def _change(conversion: Conversion) -> tuple[object, ...]:
 
 
 def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
-    """Conversions of the backward with channels_last input as well, which the mismatch does not cause."""
+    """Returns conversions of the backward that occur with channels_last input too, so not because of the mismatch."""
     other = diagnosis.measured_trial("inductor-channels-last")
     if other is None:
         return set()
@@ -70,14 +70,14 @@ def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
 
 
 def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
-    """The backward graphs without layout optimization, if it is on in the forward."""
+    """Returns the backward graphs without layout optimization, if it is on in the forward."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
     return [one for one in off if is_applied_in_forward(trial.graphs) and not evidence.is_of_other_ranks(one[1])]
 
 
 def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) -> list[Conversion]:
-    """Conversions of values that a backward convolution reads, as far as was recorded; no gradients of parameters."""
+    """Returns the recorded conversions of values that a backward convolution reads, except parameter gradients."""
     own, names = {conversion.id for conversion in graph.conversions}, {c.node for c in decision.convolutions}
     return [
         conversion
@@ -93,12 +93,12 @@ def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) ->
 
 def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conversion], seconds: float | None) -> str:
     count = sum(card.convolution_count for card in cards if card.rule == UNCOUNTED)
-    why = f"{count} convolution_backward not counted (pytorch #189239)"
+    why = f"{count} convolution_backward are not counted (pytorch #189239)"
     if not count:
         why = f"{cards[0].rule}: {cards[0].explanation}"
     start = f"layout optimization on in the forward, off in the backward: {why}"
     if not conversions:
-        return f"{start}; no conversion of an activation or gradient seen to follow"
+        return f"{start}; no conversion of an activation or gradient was seen because of it"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     fused = sum(c.fused for c in written)
     by = f"{wording.owner_words(written)}{phrase(' ({} fused)', fused or None)}"
@@ -109,7 +109,7 @@ def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conv
 
 
 def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
-    """The fastest way around it; else the ways that were not tried or may help."""
+    """Suggests the fastest way around the mismatch; else the ways that were not tried or may help."""
     counted = "torch 2.15 counts backward convolutions"
     ways = {
         "give the model and its input channels_last, which the backward keeps": channels_last_ways(trial),

@@ -1,4 +1,4 @@
-"""LD207: a veto by a rule of Inductor by which one convolution decides for all."""
+"""LD207: Inductor's veto against layout optimization because of single convolutions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REASONS = {
 
 
 def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per rule of Inductor by which a single convolution decides for all."""
+    """Yields one finding per rule of Inductor by which a single convolution decides for all."""
     for trial, graph, decision in vetoed_graphs(diagnosis, _REASONS):
         where = "" if graph.direction == "inference" else " in training"
         deciding = deciding_convolutions(decision)
@@ -25,9 +25,9 @@ def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
         if deciding:
             names = listing([convolution_words(c) for c in deciding], 2)
             others = decision.convolution_count - len(deciding)
-            rest = f"also for {count_of(others, 'other convolution')}"
+            rest = f"this decides for {count_of(others, 'other convolution')} too"
             message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}; "
-            message += rest if others > 0 else "no other convolution"
+            message += rest if others > 0 else "there is no other convolution"
         yield veto_finding(LD207, diagnosis, trial, decision, message)
 
 

@@ -1,4 +1,4 @@
-"""LD208: a veto because of symbolic sizes."""
+"""LD208: Inductor's veto against layout optimization because of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layoutdoctor.words import count_of, joined, listing
 
 
 def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most."""
+    """Yields at most one finding."""
     for trial, graph, decision in vetoed_graphs(diagnosis, ("dynamic-shape",)):
         count = count_of(decision.convolution_count, "convolution")
         symbolic = [
@@ -24,13 +24,13 @@ def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
         ]
         because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
         message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
-        advice = "where the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
+        advice = "if the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
         suggestion = joined((advice, measured_words(Times(diagnosis), trial)))
         yield veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
 
 
 def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ...]) -> str:
-    """The caller's name of an input if only one of the example's inputs fits, else the graph's name."""
+    """Returns the caller's name of an input if only one of the example's inputs fits, else the graph's name."""
     fitting = [
         tensor
         for tensor in diagnosis.subject.inputs

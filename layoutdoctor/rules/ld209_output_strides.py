@@ -15,7 +15,7 @@ from layoutdoctor.words import distinct, joined, layout_words, line_words, listi
 
 
 def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per pair of formats, and per eager configuration that has the first of them."""
+    """Yields one finding per eager configuration, format that it returns, and format that compiled code returns."""
     groups: dict[tuple[str, str, str], list[OutputChange]] = {}
     for change in output_changes(diagnosis):
         key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
@@ -28,9 +28,9 @@ def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
         names = listing(distinct(shown(change.trial.name) for change in changes), 1)
         beside = phrase(" beside {} kernel time", first.trial.kernel_seconds, format_seconds)
         estimate = phrase(f", an estimated {{}}{beside}", seconds, format_seconds)
-        known = f"the time leaves out the conversion back{estimate} (pytorch #114070)"
+        known = f"the measured time does not include the conversion back{estimate} (pytorch #114070)"
         if "contiguous_format" not in first.expected.memory_formats:
-            known = f"pytorch #197109 is such a case{phrase('; conversion back{}', estimate)}"
+            known = f"pytorch #197109 is a similar case{phrase('; conversion back{}', estimate)}"
         message = (
             f"{outputs}: {returned} under {names}, {expected} under {shown(eager)}, with equal values",
             phrase("lost at {}", breaker, lambda one: f"{one.op}{phrase(' ({})', one.location, line_words)}"),
@@ -52,11 +52,14 @@ def _convert_back(expected: Layout) -> str:
     if not expected.memory_formats:
         return "do not rely on the strides of the output; convert it where a layout is needed"
     wanted = expected.memory_formats[0]
-    return f"where the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and time that"
+    return (
+        f"if the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and include this "
+        "conversion in the time"
+    )
 
 
 def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> float | None:
-    """The time of the conversions that some outputs of one trial leave to their reader; None if not known."""
+    """Estimates the time in which a reader converts some outputs of one trial back; None if not known."""
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
     nodes = [(change.returned, _output_node(change)) for change in changes]
     moved = sum_if_all_known(
@@ -66,7 +69,7 @@ def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> floa
 
 
 def _breaker(change: OutputChange) -> LayoutBreaker | None:
-    """The last breaker that made the output's format: the graph proves that the format changes there."""
+    """Returns the last breaker that made the output's format, as the graph proves; None if it shows none."""
     returned, expected = set(change.returned.memory_formats), set(change.expected.memory_formats)
     breakers = [
         breaker
@@ -78,7 +81,7 @@ def _breaker(change: OutputChange) -> LayoutBreaker | None:
 
 
 def _output_node(change: OutputChange) -> FxNode | None:
-    """The node whose value is the output, in the only forward graph of the compiled trial; None if not recorded."""
+    """Returns the node of the output in the only forward graph of the compiled trial; None if not recorded."""
     graphs = evidence.forward_graphs(change.trial)
     names = graphs[0].output_names if len(graphs) == 1 else ()
     node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None

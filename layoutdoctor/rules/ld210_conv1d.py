@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, distinct, joined, listing
 
 
 def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: for the first configuration that leaves the layouts to Inductor."""
+    """Yields at most one finding, for the first configuration that leaves the layouts to Inductor."""
 
     def one_dimensional_cards(trial: Trial) -> list[Decision]:
         return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if is_one_dimensional(card)]
@@ -36,14 +36,14 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD210.finding(
             trial.name,
             joined(message),
-            "a Conv2d with a height of 1, in channels_last, computes what a Conv1d does: measure it",
+            "a Conv2d with a height of 1, in channels_last, computes the same as a Conv1d: measure it",
             evidence=(*(convolution.node for convolution in found), *(conversion.id for conversion in copied)),
             at=found[0],
         )
 
 
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:
-    """Activation conversions in front of 1-D convolutions; empty unless eager mode also converts in front of one."""
+    """Returns conversions of inputs of 1-D convolutions; empty unless eager mode converts such an input too."""
     eager = diagnosis.measured_trial("eager")
     modules = {convolution.module for convolution in convolutions if convolution.module is not None}
     nodes = [node for graph in (eager.graphs if eager is not None else ()) for node in graph.nodes]
@@ -54,7 +54,7 @@ def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[C
 
 
 def _in_front_of(trial: Trial, modules: Collection[str], nodes: Collection[str]) -> list[Conversion]:
-    """Conversions in front of convolutions; those to and from a library's blocked format are no copies there."""
+    """Returns conversions in front of convolutions, except those to and from a library's blocked format."""
     return [
         conversion
         for conversion in all_conversions_of(trial)

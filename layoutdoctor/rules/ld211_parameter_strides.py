@@ -20,7 +20,7 @@ _CONTAINER = re.compile(r"\.?_(?:modules|parameters|buffers)\['([^']+)'\]")
 
 
 def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: for the first configuration that was compiled again because of strides."""
+    """Yields at most one finding, for the first configuration that was compiled again because of strides."""
     for trial, strided in evidence.first_showing(evidence.own_trials(diagnosis), _strided):
         are_parameters = all(_HELD_BY_MODULE.search(mismatch["tensor"]) for mismatch in strided)
         owner = "parameter" if are_parameters else "tensor"
@@ -44,14 +44,14 @@ def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _strided(trial: Trial) -> list[re.Match[str]]:
-    """Dynamo's reasons about a stride of a tensor whose sizes did not change."""
+    """Returns Dynamo's recompile reasons about strides of tensors whose sizes did not change."""
     reasons = [match for line in trial.recompile_reasons if (match := _MISMATCH.search(line))]
     resized = {mismatch["tensor"] for mismatch in reasons if mismatch["what"] == "size"}
     return [r for r in reasons if r["what"] == "stride" and r["tensor"] not in resized]
 
 
 def _plain_name(tensor: str) -> str:
-    """``L['self']._modules['a']._parameters['weight']`` as ``a.weight``."""
+    """Shortens a name such as ``L['self']._modules['a']._parameters['weight']`` to ``a.weight``."""
     name = _CONTAINER.sub(r".\1", tensor)
     for prefix in ("L['self'].", "L['self']", "self.", "fn."):
         name = name.removeprefix(prefix)

@@ -12,12 +12,12 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
 from layoutdoctor.words import distinct, joined, layout_words, listing
 
-# Both graphs, the exit of the first, the entry of the second.
+# The two graphs, the conversion at the exit of the first, and the one at the entry of the second.
 _Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 
 def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per cut, for the first configuration that has any."""
+    """Yields one finding per cut, for the first configuration that has a cut."""
     for trial, cuts in evidence.first_showing(evidence.own_trials(diagnosis), lambda trial: list(_cuts(trial))):
         is_open = is_worth_trying(Times(diagnosis), trial, channels_last_ways(trial))
         for first, second, exit_, entry in cuts:
@@ -29,14 +29,14 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
             why = listing(distinct(trial.graph_break_reasons), 1)
             region = (
                 f"graph break after {exit_.module or exit_.node or first.name} in a channels-last region: "
-                f"{wording.shape_of(exit_.source)} to {layout_words(exit_.target)} at the end of {first.name}, back in "
-                f"{second.name}"
+                f"{wording.shape_of(exit_.source)} converted to {layout_words(exit_.target)} at the end of "
+                f"{first.name} and back in {second.name}"
             )
             message = joined((region, cost, fused), ", ")
             yield LD212.finding(
                 trial.name,
                 joined((message, f"dynamo: {why}" if why else None)),
-                "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) says where "
+                "remove the break or move it out of the convolutional part (torch.compile(fullgraph=True) shows where "
                 "it is)" + (", or give the model and its input channels_last" if is_open else ""),
                 severity=evidence.severity_of_cost(trial, seconds),
                 evidence=(first.name, exit_.id, second.name, entry.id),
@@ -47,7 +47,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _cuts(trial: Trial) -> Iterator[_Cut]:
-    """Every conversion at the end of a graph that one at the start of a later graph undoes, each entry once."""
+    """Yields each conversion at a graph's end with the one at a later graph's start that undoes it, each entry once."""
     if not trial.graph_break_reasons and not any(graph.graph_breaks for graph in trial.graphs):
         return
     graphs = [g for g in trial.graphs if g.decision is not None and g.decision.convolution_count]
@@ -63,7 +63,7 @@ def _cuts(trial: Trial) -> Iterator[_Cut]:
 
 
 def _undoes(entry: Conversion, exit_: Conversion) -> bool:
-    """Whether a graph finds what another one left, and brings it back into channels-last."""
+    """Whether the entry of a graph converts what another graph left back to channels-last."""
     left, found = exit_.target, entry.source
     if entry.role != "entry" or left is None or found is None:
         return False

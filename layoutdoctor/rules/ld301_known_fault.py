@@ -12,7 +12,7 @@ from layoutdoctor.rules.known_faults import KNOWN_FAULTS
 
 
 def faults_of_versions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per fault whose versions, device and circumstances all fit."""
+    """Yields one finding per fault whose versions, device and circumstances all fit."""
     environment = diagnosis.environment
     torch, cudnn = parse_torch(environment.torch), parse_cudnn(environment.cudnn)
     for fault, look in KNOWN_FAULTS.items():
@@ -44,7 +44,7 @@ def _is_between(version: Version | None, first: str | None, before: str | None) 
 
 
 def parse_torch(text: str | None) -> Version | None:
-    """A version such as ``"2.9.1+cu128"`` or ``"2.13.0.dev20260514"``, without its ``+`` part; None if it is none."""
+    """Parses ``"2.9.1+cu128"`` or ``"2.13.0.dev20260514"``, without the part after ``+``; None if it is no version."""
     try:
         version = Version((text or "").partition("+")[0])
     except InvalidVersion:
@@ -53,7 +53,7 @@ def parse_torch(text: str | None) -> Version | None:
 
 
 def parse_cudnn(text: str | None) -> Version | None:
-    """A version of cuDNN, with dots or as torch gives it: ``"91002"`` is 9.10.2, ``"8907"`` is 8.9.7."""
+    """Parses a version of cuDNN, with dots or as torch gives it: ``"91002"`` is 9.10.2, ``"8907"`` is 8.9.7."""
     if text is None or not text.strip().isdecimal():
         return parse_torch(text)
     number = int(text)

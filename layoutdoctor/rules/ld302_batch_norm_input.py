@@ -1,4 +1,4 @@
-"""LD302: a batch norm that reads another layout than the model is in."""
+"""LD302: a batch norm whose input has another layout than the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layoutdoctor.words import joined, layout_words, op_words, phrase, shape_wor
 
 
 def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: for the first configuration of a contiguous model that has such a batch norm."""
+    """Yields at most one finding, for the first configuration of a contiguous model that has such a batch norm."""
     counts = diagnosis.subject.parameter_formats
     inputs_are = all("contiguous_format" in tensor.memory_formats for tensor in diagnosis.subject.inputs)
     if not inputs_are or counts.get("contiguous_format", 0) < max(counts.values(), default=0):
@@ -30,15 +30,15 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
         seconds = sum_of_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
         made = joined((op_words(first.maker.target), "transposed" if first.is_turned else None), ", ")
         message = (
-            f"batch norm {norm.module or norm.name} on {layout_words(layout)} ({shape_words(layout.shape)}, from "
-            f"{made}) in a contiguous model, so that another kernel runs"
+            f"batch norm {norm.module or norm.name} reads {layout_words(layout)} ({shape_words(layout.shape)}, from "
+            f"{made}) in a contiguous model, so another kernel runs"
         )
         more = f"{len(found) - 1} more like it" if len(found) > 1 else None
         copy = phrase(" of {}, read and written", tensor_bytes(layout, first.dtype, first.dtype), format_bytes)
         yield LD302.finding(
             trial.name,
             joined((message, wording.cost_words(trial, seconds), more)),
-            f"time it in both formats; .contiguous() before it costs a copy{copy}, so measure",
+            f"time it in both formats: .contiguous() before it changes the kernel, but costs a copy{copy}",
             evidence=[seen.norm.name for seen in found],
             at=norm,
             seconds=seconds,

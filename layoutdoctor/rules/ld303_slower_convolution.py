@@ -1,4 +1,4 @@
-"""LD303: a grouped convolution that runs in another kernel in one format."""
+"""LD303: a grouped convolution that runs in a slower kernel in one of the formats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Convolutions:
 
     @property
     def groups(self) -> int:
-        """By oneDNN's problem text, else by the card of the graph."""
+        """The number of groups, by oneDNN's problem text, else by the graph's decision card."""
         match = _GROUPS.search(self.kernels[0].problem or "")
         known = [c.groups or 1 for c in self.trial.convolutions if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
@@ -56,7 +56,7 @@ class _Convolutions:
 
 
 def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per problem, from the first pair of configurations that shows it; for a CUDA target one in all."""
+    """Yields one finding per problem, from the first pair of configurations that shows it; one for a CUDA target."""
     seen = set[_Problem]()
     for first, second in evidence.format_pairs(diagnosis, "inductor", "eager"):
         there, here = _by_problem(first), _by_problem(second)
@@ -98,8 +98,8 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
     return LD303.finding(
         slow.trial.name,
         f"{name}: {slow.words()}, {fast.words()}, {ratio}",
-        "choose the format by the time of the whole model; a fallback kernel (ref, gemm:ref, naive) is the "
-        "usual cause, so convert around this layer or change its groups where the rest gains",
+        "choose the format by the time of the whole model; the usual cause is a fallback kernel (ref, gemm:ref, "
+        "naive): if the rest of the model gains, convert around this layer or change its groups",
         severity=severity_of_gain(Times(diagnosis).over(fast.trial.name, slow.trial.name)),
         at=Hotspot(next(iter(modules), None), node.location if node is not None else None),
         evidence=(slow.trial.name, fast.trial.name),
@@ -108,7 +108,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """For a CUDA device that is not there: a loss that cannot be measured here, but is known to happen."""
+    """Yields, for a CUDA device that is not there, a loss that is known to happen but cannot be measured here."""
 
     def grouped_in_channels_last(trial: Trial) -> list[Convolution]:
         return [c for c in trial.convolutions if c.class_ == "grouped" and c.channels_last]

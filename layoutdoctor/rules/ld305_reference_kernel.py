@@ -20,7 +20,7 @@ _HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
 
 
 def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most."""
+    """Yields at most one finding."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
         nodes = [node for kernel in kernels if (node := node_of(trial, kernel)) is not None]
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
@@ -31,7 +31,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         other = times.clean_alternative(trial, _runs_other_code)
         yield LD305.finding(
             trial.name,
-            f"code that is not made to be fast ({listing(codes)}): {count_of(len(kernels), 'call')}"
+            f"slow reference or fallback code ({listing(codes)}): {count_of(len(kernels), 'call')}"
             f"{phrase(' in {}', dtypes)}{phrase(' ({})', modules)}, {cost}",
             _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
             severity=_severity_of_fallbacks(times, trial, other, kernels),
@@ -42,14 +42,14 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
-    """None if they take too little together."""
+    """Returns the kernels in such code, the costliest first; empty if they take too little time together."""
     found = _fallbacks(trial)
     return found if evidence.takes_at_least(trial, evidence.seconds_of(found), _LEAST_SHARE_OF_FALLBACKS) else []
 
 
 def _fallbacks(trial: Trial) -> list[Kernel]:
-    """The dearest first."""
-    # Without oneDNN's log its primitives may run in there.
+    """Returns the kernels in reference or fallback code, the costliest first."""
+    # Without oneDNN's log, ATen's backward may contain oneDNN's primitives.
     is_logged = "onednn_log" in trial.kernel_summary.sources
     found = [
         kernel
@@ -64,14 +64,14 @@ def _is_reference(kernel: Kernel) -> bool:
 
 
 def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
-    """Whether ATen convolves a batch of one sample on a CPU."""
+    """Whether a kernel is ATen's convolution of a batch of one sample on a CPU."""
     node = node_of(trial, kernel)
     shape = () if node is None or node.layout is None else node.layout.shape
     return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 
 
 def _runs_other_code(one: Trial) -> bool:
-    """Without times, as where they are not reliable, none of its kernels may be one of these."""
+    """Whether a trial spends little time in such code; without times, whether it has no such kernel."""
     return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
 
 
@@ -89,7 +89,7 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
         return use_instead(times, trial, other, "runs other code there")
     tries = ["another dtype", "another version of torch"]
     if has_batch_of_one:
-        tries.insert(0, "a larger batch (small convolutions at batch 1 are left to this code on purpose)")
+        tries.insert(0, "a larger batch (torch leaves small convolutions at batch 1 to this code on purpose)")
     if times.diagnosis.subject.device == "cuda":
         tries.append("torch.backends.cudnn.benchmark = True")
     clean = [one.name for one in times.clean_trials(trial, _runs_other_code)]
@@ -98,7 +98,7 @@ def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of
         return f"other code runs in {listing(map(shown, clean))}: {why}; compare also {listing(tries)}"
     others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
     if others and all(map(_dear_fallbacks, others)):
-        return f"it is not the layout: compare {listing(tries)}"
+        return f"the layout is not the cause: compare {listing(tries)}"
     return f"compare {listing(['another memory format', *tries])}"
 
 

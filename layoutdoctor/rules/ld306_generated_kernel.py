@@ -23,11 +23,11 @@ _SEVERAL = 2
 _NO_PLACE = frozenset(
     "full arange iota scalar_tensor constant view reshape expand permute select slice unsqueeze".split()
 )
-"""Operations that cost nothing themselves: a kernel's place is not theirs."""
+"""Operations that cost nothing themselves, so that they are not named as a kernel's place."""
 
 
 class _Assignments(NamedTuple):
-    """A generated kernel that writes a tensor as a whole for each slice of it that is assigned."""
+    """A generated kernel that writes a whole tensor for each assignment to one of its slices."""
 
     kernel: str
     nodes: list[FxNode]
@@ -36,9 +36,9 @@ class _Assignments(NamedTuple):
 
 def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    One finding per account, for all generated kernels that are slower than the operations they replace.
+    Yields one finding per account, for all generated kernels that are slower than the operations they replace.
 
-    Slice assignments are said of the recommended configuration, else of the baseline.
+    Slice assignments are reported for the recommended configuration, else for the baseline.
     """
     recommended = diagnosis.measured_trial(diagnosis.recommended_name)
     trials = [trial for trial in (recommended, evidence.main_trial(diagnosis)) if trial is not None]
@@ -71,12 +71,14 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
         f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
         f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",
         None if threads == 0 else f"threads started inside its loops{times}",
-        f"{len(others)} more: {format_seconds(sum(row.seconds for row in others))} lost" if others else None,
+        f"{count_of(len(others), 'more kernel')}: {format_seconds(sum(row.seconds for row in others))} lost"
+        if others
+        else None,
     )
     return LD306.finding(
         account.slower,
         joined(facts),
-        joined((use_faster(diagnosis, account), "report the kernel to PyTorch: the JSON has its source")),
+        joined((use_faster(diagnosis, account), "report the kernel to PyTorch: its source is in the JSON")),
         severity=severity_of_rows(diagnosis, account, rows),
         at=_place_of_kernel(diagnosis, account, worst),
         evidence=[name for row in rows for name in row.slower_kernels],
@@ -85,7 +87,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 
 def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Hotspot:
-    """The operation that reads or writes most elements, of those that are fused into the dearest kernel."""
+    """Returns the place of the operation with most elements, of those that are fused into the costliest kernel."""
     trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
     fused = []
     for graph in trial.graphs if trial is not None else ():
@@ -100,14 +102,14 @@ def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
 
 
 def _elements(node: FxNode, nodes: Mapping[str, FxNode]) -> int:
-    """The elements of the largest tensor that an operation reads or writes; symbolic sizes do not count."""
+    """Counts the elements of the largest tensor that an operation reads or writes; symbolic sizes do not count."""
     touched = [node, *(nodes[name] for name in node.inputs if name in nodes)]
     shapes = [one.layout.shape for one in touched if one.layout is not None]
     return max((math.prod(size for size in shape if isinstance(size, int)) for shape in shapes), default=0)
 
 
 def _assignments(trial: Trial) -> list[_Assignments]:
-    """The dearest first; none of kernels that take little."""
+    """Returns kernels with slice assignments, the costliest first, without kernels that take little time."""
     found = []
     for graph in trial.graphs:
         for kernel in distinct(buffer.kernel for buffer in graph.buffers):
@@ -118,7 +120,7 @@ def _assignments(trial: Trial) -> list[_Assignments]:
 
 
 def _assigns_nothing(trial: Trial) -> bool:
-    """Whether no generated kernel of a trial writes a tensor again for each slice, whatever time it takes."""
+    """Whether no generated kernel of a trial writes a whole tensor for each of several slices, however fast it is."""
     pairs = ((graph, name) for graph in trial.graphs for name in distinct(b.kernel for b in graph.buffers))
     return all(len(slice_assignments(graph, name)) < _SEVERAL for graph, name in pairs)
 
@@ -131,7 +133,7 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
         trial.name,
         f"slice assignments in generated code, which writes the whole tensor ({shape_words(shape)}) "
         f"{count_of(len(nodes), 'time')}: {wording.cost_words(trial, seconds)}",
-        "write it once: pad the parts with torch.nn.functional.pad, and torch.stack or torch.cat them",
+        "write the tensor once: pad the parts with torch.nn.functional.pad, and join them by torch.stack or torch.cat",
         severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
         at=_line_of_assignment(trial, found),
         evidence=[one.kernel for one in found],
@@ -140,7 +142,7 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
 
 
 def _line_of_assignment(trial: Trial, found: Sequence[_Assignments]) -> FxNode | None:
-    """An assignment's own line: that of the copy into the slice."""
+    """Returns the node of a copy into a slice, whose line is the assignment's."""
     kernels = {one.kernel for one in found}
     for graph in trial.graphs:
         nodes = evidence.nodes_by_name(graph)

@@ -13,12 +13,12 @@ from layoutdoctor.words import joined, layout_words, shown
 
 
 def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per place and configuration."""
+    """Yields one finding per place and configuration."""
     seen = set()
     for account in diagnosis.accounts:
         for row in large_rows(diagnosis, account):
             place = account.slower, row.module, row.locations, row.backward
-            is_one_call = row.kind == "layout" and row.count == 1  # of many small ones none is worth a change
+            is_one_call = row.kind == "layout" and row.count == 1  # one of many small calls is not worth a change
             if is_one_call and place not in seen:
                 seen.add(place)
                 yield _operation_finding(diagnosis, account, row)
@@ -28,13 +28,13 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
     slower, faster = format_seconds(row.slower_seconds or 0.0), format_seconds(row.faster_seconds or 0.0)
     given, wanted = layout_words(row.slower_layout), layout_words(row.faster_layout)
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
-    around, either = f"lay the input of this operation out in {wanted}", "; or "
+    around, either = f"convert the input of this operation to {wanted}", "; or "
     if row.tensor_bytes and bandwidth:
         seconds = 2 * row.tensor_bytes / bandwidth  # each byte is read and written once
         cost = (
             f"converting {format_bytes(row.tensor_bytes)} takes about {format_seconds(seconds)} at the copy bandwidth"
         )
-        around, either = f"converting around this operation alone brings nothing: {cost}", "; "
+        around, either = f"converting around this operation alone gains nothing: {cost}", "; "
         if seconds < row.seconds:
             around, either = f"convert to {wanted} around this operation: {cost}", "; or "
     return LD307.finding(

@@ -18,12 +18,12 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing, 
 _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
 _ASSIGNMENT = "copy_"
-"""A call of the model's own, or an assignment to a slice."""
+"""Name of the operation in a call by the model, or in an assignment to a slice."""
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 
 def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding per line of the model, or per module if no line was recorded."""
+    """Yields one finding per line of the model, or per module if no line was recorded."""
     main, trials = evidence.main_trial(diagnosis), evidence.own_trials(diagnosis)
     called: dict[tuple[str, int], dict[str, tuple[Trial, list[Conversion]]]] = {}
     for trial in trials:
@@ -33,7 +33,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
     counts = {one.name: wording.summed((c.tensor, c.count) for c in all_conversions_of(one)) for one in trials}
     for by_trial in called.values():
         calls = by_trial.values()
-        # The baseline if the call is a step of its own there, else the trial in which it costs most.
+        # The baseline if the call runs on its own there, else the trial in which the call costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
         trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost(call[1]))
         seconds = sum_of_known(c.seconds for c in conversions)
@@ -43,7 +43,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _user_conversions(trial: Trial) -> list[Conversion]:
-    """Conversions by the model's own calls, other than to channels_last, of tensors that have such a format."""
+    """Returns conversions by the model's own calls, except to channels_last, of 4-D and 5-D tensors."""
     return [
         conversion
         for conversion in all_conversions_of(trial)
@@ -79,24 +79,22 @@ def _finding_about_call(
     is_assignment = _called(trial, first) == _ASSIGNMENT
     what = f"{call}{place} on a {tensor}"
     if is_assignment:
-        what = f"copy{place} of a {tensor} into one of another layout"
+        what = f"copy{place} of a {tensor} into a tensor of another layout"
     cost = joined((part, wording.conversion_cost_words(trial, conversions)), ", ")
     free = [shown(o.name) for o in evidence.own_trials(diagnosis) if o not in trials and _is_free(o, first)]
     severity = evidence.severity_of_cost(trial, sum_of_known(c.seconds for c in conversions))
     if needed_by:
         suggestion = f"keep it as long as this layout is needed by {listing(needed_by)}"
     elif is_assignment:
-        suggestion = (
-            "give the tensor that is written into the same memory format, or make it by torch.cat or torch.stack"
-        )
+        suggestion = "make the destination tensor in the same memory format, or build it by torch.cat or torch.stack"
     elif not _leaves_channels_last(conversions):
-        suggestion = "delete the call where the operation behind it takes a strided tensor, and measure again"
+        suggestion = "delete the call if the operation after it takes a strided tensor, and measure again"
     else:
         wanted = wording.channels_last_words([worst.rank])
         instead = f"{_call_words(trial, worst).partition('(')[0]}(memory_format={wanted})"
         suggestion = f"delete the call, or write {instead}"
         if any(conversion.role == "exit" for conversion in conversions):
-            suggestion += "; keep it where the reader of the output needs contiguous"
+            suggestion += "; keep it if the reader of the output needs a contiguous tensor"
     message = (
         f"{what}: {cost}",
         f"needed by {listing(needed_by)}" if needed_by else None,
@@ -113,7 +111,7 @@ def _finding_about_call(
 
 
 def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter[TensorKind]) -> str:
-    """``"1 of 3 conversions of activations in eager + channels_last (fused)"``."""
+    """Counts the conversions: ``"1 of 3 conversions of activations in eager + channels_last (fused)"``."""
     kinds = {conversion.tensor for conversion in conversions}
     noun = f"{min(kinds)}s" if len(kinds) == 1 and "unknown" not in kinds else "tensors"
     where = "the trace" if evidence.is_trace(trial) else shown(trial.name)
@@ -128,7 +126,7 @@ def _called(trial: Trial, conversion: Conversion) -> str | None:
 
 
 def _call_words(trial: Trial, conversion: Conversion) -> str:
-    """The call of a line, as a person wrote it."""
+    """Returns the call as the model's code has it."""
     called = _called(trial, conversion) if _called(trial, conversion) in _CALLS else None
     if called is None and conversion.location is not None:
         match = _CALL_IN_CODE.search(conversion.location.code or "")
@@ -137,7 +135,7 @@ def _call_words(trial: Trial, conversion: Conversion) -> str:
 
 
 def _is_free(trial: Trial, conversion: Conversion) -> bool:
-    """Whether a trial was recorded whole, and no copy of the same line converts in it."""
+    """Whether a trial was recorded completely, and no copy of the same line converts in it."""
     copies = (
         other.location == conversion.location and base_name((other.op or "").replace("aten::", "aten.")) in _COPIES
         for other in all_conversions_of(trial)

@@ -18,7 +18,7 @@ _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: parameters in both formats explain a flip as well."""
+    """Yields at most one finding: parameters in both formats also explain a change of format between layers."""
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
@@ -36,7 +36,7 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
-    """Eager in the caller's formats; if it did not run, the baseline, whose graph inputs are the parameters."""
+    """Returns eager in the caller's formats; if it did not run, the baseline, whose graph inputs are the parameters."""
     eager = diagnosis.find_trial("eager")
     if eager is not None and eager.graphs:
         return eager
@@ -69,7 +69,7 @@ def _is_contiguous_only(layout: Layout | None) -> bool:
 
 
 def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | None:
-    """The first convolution that reads channels_last, and the node that made it so; None if it was chosen."""
+    """Returns the first convolution that reads channels_last, and the node that made this format; None if chosen."""
     nodes = nodes_by_name(graph)
     for node in graph.nodes:
         if runs_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
@@ -85,7 +85,7 @@ def _input_layout(convolution: FxNode, nodes: Mapping[str, FxNode]) -> Layout | 
 
 
 def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
-    """From a channels-last value back to the first one of its rank, whose maker was given no such value."""
+    """Follows a channels-last value back to the first node of its rank that made the format without being given it."""
     rank = len(node.layout.shape) if node.layout is not None else 0
     while True:
         earlier = [nodes[name] for name in node.inputs if name in nodes]
@@ -98,7 +98,7 @@ def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
 
 
 def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
-    """Whether the model's own code asked for that format."""
+    """Whether the model's own code asked for the format that a node makes."""
     if node.called in _CHOSEN_BY and node.is_called_directly is not False:
         return True
     return any(
@@ -108,7 +108,7 @@ def _is_chosen(trial: Trial, graph: Graph, node: FxNode) -> bool:
 
 
 def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convolution: FxNode, flip: FxNode) -> Finding:
-    # Conversions inside the library of a contiguous convolution are no matter of mixed formats.
+    # A library's conversions for a contiguous convolution do not come from mixed formats.
     conversions = [c for c in conversions_of(trial) if c.owner == "framework"]
     costs = (count_of(len(conversions), "conversion"), wording.conversion_cost_words(trial, conversions))
     wanted, name = channels_last_only(flip.layout) or "channels_last", flip.called or base_name(flip.target)
@@ -128,13 +128,13 @@ def _finding_about_flip(diagnosis: Diagnosis, trial: Trial, graph: Graph, convol
 
 
 def _count_words(graph: Graph) -> str:
-    """How many convolutions read each format; one whose input satisfies both counts for neither."""
+    """Counts the convolutions that read each format; an input that satisfies both formats counts for neither."""
     nodes = nodes_by_name(graph)
     layouts = [_input_layout(node, nodes) for node in graph.nodes if runs_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(map(_is_contiguous_only, layouts))
-    words = f"{last} of {count_of(len(layouts), 'convolution')} on it"
-    return f"{words}, {contiguous_count} on contiguous" if contiguous_count else words
+    words = f"{last} of {count_of(len(layouts), 'convolution')} with such input"
+    return f"{words}, {contiguous_count} with contiguous input" if contiguous_count else words
 
 
 def _one_format(diagnosis: Diagnosis, trial: Trial, wanted: MemoryFormat) -> str:

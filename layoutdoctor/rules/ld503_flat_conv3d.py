@@ -14,11 +14,11 @@ FOLDED = (
     "conv.bias, conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
     ".unflatten(0, (x.shape[0], -1)).transpose(1, 2)"
 )
-"""Lines that compute it for a module ``conv`` with padding by zeros and an input ``x`` ``[N, C, T, H, W]``."""
+"""Line that computes the same for a module ``conv`` with zero padding and an input ``x``, ``[N, C, T, H, W]``."""
 
 
 def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: the configurations have the same convolutions."""
+    """Yields at most one finding, as the configurations have the same convolutions."""
     for trial, convolutions in evidence.first_showing(evidence.own_trials(diagnosis), evidence.forward_convolutions):
         flat = [convolution for convolution in convolutions if _is_flat(convolution)]
         names = [f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])}" for c in flat]
@@ -35,9 +35,9 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _is_flat(convolution: Convolution) -> bool:
     """
-    Whether depth slices do not mix, and it is no matrix product, pointwise or by patches.
+    Whether a convolution does not mix depth slices, and is no matrix product, pointwise or of patches.
 
-    False if the numbers were not recorded.
+    False if the sizes were not recorded.
     """
     kernel = (convolution.weight_shape or ())[2:]
     if convolution.is_transposed or not convolution.stride or not convolution.padding:

@@ -17,14 +17,14 @@ _OFF = "inductor-layout-opt-off"
 
 
 def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """At most one about gradients and one about inputs of convolutions, each in the first trial that shows it."""
+    """Yields at most one finding about gradients and one about inputs of convolutions, for the first trial with it."""
     trials = evidence.own_trials(diagnosis)
     for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
         pairs = [f"{g.parameter}: {_strides(g.layout)} and {_strides(g.gradient)}" for g in gradients]
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{count_of(len(gradients), 'gradient')} with the parameter's bytes, but other strides "
+            f"{count_of(len(gradients), 'gradient')} in its parameter's order, with other strides "
             f"({listing(pairs, 1)}): 'Grad strides do not match bucket view strides' is spurious "
             f"(pytorch #47163){cause}",
             None,
@@ -37,7 +37,7 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD504.finding(
             trial.name,
             f"input of convolutions in contiguous_format and {formats} at once: {names}; the bytes are the same, so no "
-            "conversion can be due",
+            "conversion is needed",
             None,
             evidence=[node.name for node in inputs],
             at=inputs[0],
@@ -55,9 +55,9 @@ def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
 
 
 def _ambiguous_inputs(trial: Trial) -> list[FxNode]:
-    """The activations in both formats that convolutions read, each once."""
+    """Returns the activations in both formats that convolutions read, each once."""
     found: dict[str, FxNode] = {}
-    # A library may still convert one, into a format of its own or because its weight asks for it.
+    # A library may still convert such an input, into its own format or because the weight asks for it.
     converted = {(c.graph, c.node) for c in all_conversions_of(trial) if c.tensor == "activation"}
     for graph in trial.graphs:
         nodes = nodes_by_name(graph)
@@ -79,7 +79,7 @@ def _costs_nothing(given: Layout | None, returned: Layout | None) -> bool:
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
-    """Layout optimization, if it was applied and these gradients have their parameters' strides without it."""
+    """Names layout optimization if it was applied, and the gradients' strides agree without it; else empty."""
     off = diagnosis.measured_trial(_OFF)
     applied = any(card.applied for card in trial.decisions)
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:

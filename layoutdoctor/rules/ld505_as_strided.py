@@ -16,13 +16,13 @@ _CALL = "as_strided"
 _VIEWS = ALIASES | set(
     "_reshape_alias _unsafe_view expand permute select slice squeeze t transpose unsqueeze view".split()
 )
-"""Views of a parameter are the parameter."""
+"""Operations that return a view: a view of a parameter counts as the parameter."""
 
 _Read = tuple["FxNode", "FxNode | None"]  # the call, and the value it reads
 
 
 def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: from eager, which runs what the code says, else from the first graph that shows it."""
+    """Yields at most one finding: from eager, which runs the code as written, else from the first graph with a call."""
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != "eager")
     for trial, found in evidence.first_showing(trials, _raw_reads):
         lines = listing(distinct(line_words(n.location) for n, _ in found if n.location is not None), 3)
@@ -38,7 +38,7 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD505.finding(
             trial.name,
             f"raw storage of {value} read by {calls}{phrase(' at {}', lines)}: comparing memory formats is unsafe"
-            f"{phrase('; different outputs: {}', different, listing)}",
+            f"{phrase('; outputs differ in {}', different, listing)}",
             "write it with unfold, narrow, slicing or indexing, which follow the strides; until then keep the "
             "memory format that the model was written for",
             severity="warning",
@@ -48,7 +48,7 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _raw_reads(trial: Trial) -> list[_Read]:
-    """The calls of the model's own code on a value that is no parameter."""
+    """Returns the calls by the model's own code on values that are no parameters."""
     found: list[_Read] = []
     for graph in evidence.forward_graphs(trial):
         nodes = nodes_by_name(graph)
@@ -65,9 +65,9 @@ def _raw_reads(trial: Trial) -> list[_Read]:
 
 def _is_users(node: FxNode, *, is_eager: bool) -> bool:
     """
-    Whether the model's own code called it.
+    Whether the model's own code made a call of as_strided.
 
-    Torch calls it as well: ``adaptive_avg_pool2d`` on a channels_last value, and AOTAutograd for views of inputs.
+    Torch makes such calls as well: ``adaptive_avg_pool2d`` on a channels_last value, AOTAutograd for views of inputs.
     """
     if node.is_called_directly is False:
         return False

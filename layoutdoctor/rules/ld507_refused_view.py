@@ -11,7 +11,7 @@ from layoutdoctor.words import count_of, line_words, listing, phrase, shown
 
 
 def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most."""
+    """Yields at most one finding."""
     failures = {
         t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.cause == "refused_view"
     }
@@ -23,7 +23,7 @@ def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
             names[0],
             f"`.view`{where} on memory that is not contiguous: {count_of(len(names), 'configuration')} failed "
             f"({listing(map(shown, names), 3)})",
-            "write .reshape(...) there, or .flatten(1): the same where nothing has to be moved, one copy where it has",
+            "write .reshape(...) there, or .flatten(1): these return a view if possible, and copy the tensor if not",
             severity="warning",
             evidence=names,
             at=Hotspot(None, place),

@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, joined, listing, shape_words
 
 
 def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """One finding at most: the configurations have the same convolutions; none if they take next to no time."""
+    """Yields at most one finding, as the configurations have the same convolutions; nothing if these take no time."""
     for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
         names = [
             f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])} of {shape_words(image)}"
@@ -31,7 +31,7 @@ def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
             trial.name,
             joined((message, wording.cost_words(trial, seconds)), ", "),
             "write torch.nn.functional.linear(patches, conv.weight.flatten(1), conv.bias); the default configurations "
-            "try it on modules",
+            "try this on modules",
             seconds=seconds,
             evidence=sorted(nodes),
             at=found[0][0],

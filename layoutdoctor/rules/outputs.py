@@ -1,4 +1,4 @@
-"""Outputs that compiled code returns in another layout than eager does."""
+"""Finds outputs that compiled code returns in another layout than eager mode does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layoutdoctor.rules import evidence
 
 @dataclass(frozen=True)
 class OutputChange:
-    """An output, from 0, that a compiled trial returns in another layout than eager on the same formats does."""
+    """An output that a compiled trial returns in another layout than the eager trial of the same formats."""
 
     trial: Trial
     eager: Trial
@@ -22,7 +22,7 @@ class OutputChange:
 
 
 def output_changes(diagnosis: Diagnosis) -> Iterator[OutputChange]:
-    """Outputs with equal values whose bytes lie in another order than eager's on the same formats."""
+    """Yields outputs with right values whose bytes are in another order than in the eager trial of the same formats."""
     for trial in diagnosis.trials:
         equivalence, eager = trial.equivalence, evidence.eager_of_same_formats(diagnosis, trial)
         if equivalence is None or not trial.is_right or eager is None or eager.equivalence is None:

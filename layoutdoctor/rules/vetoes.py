@@ -1,4 +1,4 @@
-"""Vetoes of Inductor's against channels-last: LD202, LD207 and LD208."""
+"""Finds and reports Inductor's vetoes against channels-last, for LD202, LD207 and LD208."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from layoutdoctor.words import speed_words
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
     """
-    Graphs that Inductor was free to lay out and did not, by one of some of its rules; each of these rules once.
+    Yields graphs that Inductor could have optimized, but did not because of one of ``rules``; each rule once.
 
-    Left out are graphs without a 2-D convolution, whose code is the same either way, and a backward that differs from
-    its forward (LD206).
+    Graphs without a 2-D convolution are left out, because their code is the same either way. A backward that differs
+    from its forward is left out too (LD206).
     """
     seen = set[str]()
     for trial in evidence.own_trials(diagnosis):
@@ -36,12 +36,12 @@ def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tupl
 
 
 def deciding_convolutions(decision: Decision) -> list[Convolution]:
-    """The convolutions because of which Inductor decided as it did."""
+    """Returns the convolutions because of which Inductor decided as it did."""
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
 def measured_words(times: Times, trial: Trial) -> str:
-    """The measured ratio of the ways around a veto; empty if none was measured."""
+    """Describes the measured ratio of a way around a veto; empty if none was measured."""
     gain, forced = times.fastest(WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
         return speed_words(gain)
@@ -58,11 +58,11 @@ def measured_words(times: Times, trial: Trial) -> str:
 def veto_finding(
     rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
 ) -> Finding:
-    """A finding at the first convolution that decided; it suggests to measure if nobody did."""
+    """Makes a finding at the first deciding convolution; suggests a measurement if there was none."""
     times, deciding = Times(diagnosis), deciding_convolutions(decision)
     gain = times.fastest(WAYS_AROUND)
     against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
-    how = f"--configurations all measures what the veto costs ({FORCED})"
+    how = f"measure the cost of the veto with --configurations all ({FORCED})"
     return rule.finding(
         trial.name,
         message,

@@ -1,4 +1,4 @@
-"""How findings word costs and what they are a part of, places, counts, memory formats, and what to try."""
+"""Makes the words of findings about costs and their shares, counts, memory formats, and what to try."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from layoutdoctor.words import distinct, joined, listing, phrase, shape_words
 
 Thing = TypeVar("Thing")
 DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
-BY_RANK = "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model that has both ranks"
-_ALL = 0.995  # a larger part of a time is all of it, and the part that is left is none
+BY_RANK = (
+    "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model with 4-D and 5-D parameters"
+)
+_ALL = 0.995  # a larger share counts as all, and the remaining share as none
 
 
 # -------------------------------------------------------------------------------------------------------- costs
@@ -24,13 +26,13 @@ def cost_words(
     trial: Trial, seconds: float | None, *remarks: str | None, exposed_seconds: float | None = None
 ) -> str | None:
     """
-    A cost and what it is a part of: ``"6.00 ms of 15.0 ms kernel time (40 %), 402 us of it while nothing else ran"``.
+    Describes a cost and its share: ``"6.00 ms of 15.0 ms kernel time (40 %), 402 us of it while nothing else ran"``.
 
     Args:
-        trial: The trial it was measured in.
-        seconds: None gives None.
+        trial: The trial in which the cost was measured.
+        seconds: The cost; None gives None.
         remarks: Words beside the share, such as ``"estimated"``.
-        exposed_seconds: The part in which nothing else ran on the device; None if not recorded.
+        exposed_seconds: Part of the cost in which nothing else ran on the device; None if not recorded.
     """
     if seconds is None:
         return None
@@ -48,7 +50,7 @@ def cost_words(
 
 
 def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPair]) -> str | None:
-    """The time of conversions or round trips if it was recorded, else the bytes they move; None if neither is known."""
+    """Describes the time of conversions or round trips, else the bytes that they move; None if neither is known."""
     seconds = sum_of_known(cost.seconds for cost in costs)
     exposed = sum_of_known(cost.exposed_seconds for cost in costs)
     time = cost_words(trial, seconds, estimate_words(costs), exposed_seconds=exposed)
@@ -56,7 +58,7 @@ def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPa
 
 
 def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
-    """Whether the sum of their times is ``"estimated"`` or ``"partly estimated"``; None if nothing says so."""
+    """Says whether the sum of times is ``"estimated"`` or ``"partly estimated"``; None if no time is an estimate."""
     known = {cost.seconds_source for cost in costs if cost.seconds is not None}
     if "estimated" not in known:
         return None
@@ -64,13 +66,13 @@ def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
 
 
 def moved_words(bytes_moved: int | None) -> str | None:
-    """``"6.12 MiB moved"``; None if not recorded."""
+    """Formats bytes: ``"6.12 MiB moved"``; None if not recorded."""
     return phrase("{} moved", bytes_moved, format_bytes) or None
 
 
 # ------------------------------------------------------------------------------------------------------- counts
 def summed(counts: Iterable[tuple[Thing, int]]) -> Counter[Thing]:
-    """The counts of things, those of one thing added up."""
+    """Adds up the counts of equal things."""
     sums: Counter[Thing] = Counter()
     for thing, count in counts:
         sums[thing] += count
@@ -78,7 +80,7 @@ def summed(counts: Iterable[tuple[Thing, int]]) -> Counter[Thing]:
 
 
 def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
-    """Names with their counts: ``"copy_ (20) and clone (4)"``; one alone without its count, None without any."""
+    """Lists names with counts: ``"copy_ (20) and clone (4)"``; a single name without its count, None for no name."""
     counts = summed((name, count) for name, count in names if name is not None)
     if len(counts) < 2:
         return next(iter(counts), None)
@@ -86,7 +88,7 @@ def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
 
 
 def step_words(conversions: Iterable[Conversion]) -> str | None:
-    """The profiler's steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
+    """Names the profiler's steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
     counts = summed((c.step, c.count) for c in conversions if c.step is not None)
     if len(counts) < 2:
         return None
@@ -95,31 +97,31 @@ def step_words(conversions: Iterable[Conversion]) -> str | None:
 
 
 def owner_words(conversions: Iterable[Conversion]) -> str | None:
-    """``"by the compiler and library"``; None of no conversions."""
+    """Names the owners: ``"by the compiler and library"``; None for no conversions."""
     owners = sorted({conversion.owner for conversion in conversions})
     return f"by the {listing(owners)}" if owners else None
 
 
 def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
-    """The shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
+    """Lists the shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
     named = distinct(shape_words(shape) if shape else None for shape in shapes)
     return f"on {listing(named, 3)}" if named else None
 
 
 def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:
-    """The shapes of what conversions read, those of the most expensive first."""
+    """Lists the shapes of the tensors that conversions read, the most expensive conversion first."""
     dearest = sorted(conversions, key=lambda c: -(c.seconds or 0.0))
     return on_shapes(c.source.shape if c.source is not None else None for c in dearest)
 
 
 def shape_of(layout: Layout | None) -> str:
-    """A layout's shape; empty if not recorded."""
+    """Names a layout's shape; empty if not recorded."""
     return phrase("{}", layout, lambda one: shape_words(one.shape))
 
 
 # ------------------------------------------------------------------------------------------------------ formats
 def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection | None:
-    """The direction that takes most time, or that most have if no time was recorded; None of no conversions."""
+    """Returns the direction that takes most time, or the most frequent one without times; None for no conversions."""
     weights: dict[ConversionDirection, tuple[float, int]] = {}
     for conversion in conversions:
         seconds, count = weights.get(conversion.direction, (0.0, 0))
@@ -128,13 +130,13 @@ def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection 
 
 
 def channels_last_words(ranks: Iterable[int | None]) -> str:
-    """The channels-last format of tensors of some ranks, as torch calls it; ``channels_last`` if ranks differ."""
+    """Names the channels-last format of tensors of some ranks; ``torch.channels_last`` if their ranks differ."""
     known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
     return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
 
 
 def wanted_format(conversions: Sequence[Conversion]) -> str:
-    """The memory format that most time goes into making, as torch calls it."""
+    """Names the memory format to which conversions take most time."""
     if dearest_direction(conversions) == "to_contiguous":
         return "torch.contiguous_format"
     return channels_last_words(c.rank for c in conversions)
@@ -142,12 +144,12 @@ def wanted_format(conversions: Sequence[Conversion]) -> str:
 
 def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
     """
-    How to find out what a memory format would change, after a trace, in which nothing was tried.
+    Says how to find out what a memory format would change, after a trace, in which no other format was tried.
 
     Args:
-        memory_format: As torch calls it, such as ``"torch.channels_last"``; None if the trace does not show which
+        memory_format: Name of the format, such as ``"torch.channels_last"``; None if the trace does not show which
             format the model is in.
-        is_of_one_rank: Whether the tensors are known to have the rank of that format; else one line cannot convert all.
+        is_of_one_rank: Whether all tensors are known to have the rank of that format; else one line cannot convert all.
     """
     other = f"model and input in {memory_format}, by .to(memory_format=...)"
     if memory_format is None:
@@ -159,7 +161,7 @@ def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
 
 def miopen_words(conversions: Iterable[Conversion]) -> str:
     """
-    What else an AMD GPU needs for channels_last to take effect, to follow an advice; empty for other libraries.
+    Returns the further condition for channels_last on an AMD GPU, to append to an advice; empty for other libraries.
 
     Source:
         ``miopen_conv_use_channels_last`` in aten/src/ATen/native/ConvUtils.h; pytorch/pytorch PR #170947: on by default
@@ -167,4 +169,4 @@ def miopen_words(conversions: Iterable[Conversion]) -> str:
     """
     if not any(c.kernel is not None and library_of(c.kernel) == "miopen" for c in conversions):
         return ""
-    return "; before ROCm 7, with PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"
+    return "; before ROCm 7, also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"

@@ -129,7 +129,7 @@ def test_the_best_package_of_aot_inductor_is_kept_and_computes_what_the_model_do
         "model.pt2 holds AOTInductor, for inputs in the memory format of that configuration",
     )
     assert torch.allclose(torch._inductor.aoti_load_package(str(file))(x), model(x), atol=1e-5)
-    assert "Package AOTInductor's default: decides and converts as that of torch.compile" in " ".join(
+    assert "Package AOTInductor's default: the same decision and conversions as torch.compile" in " ".join(
         str(diagnosis).split()
     )
     for trial in diagnosis.trials:

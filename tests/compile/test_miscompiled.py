@@ -57,7 +57,7 @@ def test_a_default_whose_gradients_are_zero_is_told_first_and_shown(tmp_path: Pa
     assert any("#185509" in source for finding in others for source in finding.evidence)
     assert diagnosis.recommendation is not None
     assert diagnosis.recommendation.configuration in ("eager", "inductor-layout-opt-off")
-    assert "torch.compile's default computes something else" in render(diagnosis, "text")
+    assert "torch.compile's default gives wrong outputs" in render(diagnosis, "text")
 
     script = tmp_path / "wrong.py"
     script.write_text(build_reproducer(diagnosis).script, encoding="utf-8")

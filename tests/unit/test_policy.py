@@ -71,11 +71,11 @@ def test_the_single_choice_is_certainly_faster_over_all_and_each_call_has_its_ow
         "layoutdoctor policy · model.py · inference · cpu\n"
         "\n"
         "compiled + channels_last is the best single choice for 2 kinds of call: 1.38x faster than the\n"
-        "  default; a choice by call is 1.30x faster than it.\n"
-        "The worst exchange of choices: eager takes 3.20x as long as compiled + channels_last for 8x3x8x8, 1\n"
-        "  of 11\n"
+        "  default; a choice for each kind of call is 1.30x faster still.\n"
+        "The costliest wrong choice: eager takes 3.20x as long as compiled + channels_last for 8x3x8x8, 1 of\n"
+        "  11\n"
         "Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes, which\n"
-        "  was not measured\n"
+        "  were not measured\n"
         "\n"
         "Calls: the default's time, the choice, and ratios to the default\n"
         "call               per call  use                       compiled + channels_last  eager\n"
@@ -250,12 +250,12 @@ def test_frozen_weights_are_left_out_of_the_lines_unless_all_calls_have_them() -
     assert mixed.how is not None
     assert f"def way_1(model):  # '{TWIN}'" in mixed.how
     assert "freezing" not in mixed.how
-    assert "Frozen weights, packages and switches" in render_policy(mixed)
+    assert "Frozen weights, packages and library switches" in render_policy(mixed)
 
     both = make_policy([running(1, frozen), running(2, cold)])
     assert both.how is not None
     assert both.how.count("torch._inductor.config.patch(freezing=True)") == 2
-    assert "Frozen weights, packages and switches" not in render_policy(both)
+    assert "Frozen weights, packages and library switches" not in render_policy(both)
 
 
 def test_one_way_for_all_calls_is_the_lines_of_that_way() -> None:
@@ -278,7 +278,7 @@ def test_in_training_one_model_runs_all_calls() -> None:
     policy = make_policy([msgspec.structs.replace(one, comparison=measured, trials=trials) for one in modes])
 
     assert (policy.everywhere, policy.how) == (TWIN, f"# {TWIN}")
-    assert "In training one model learns from all calls" in " ".join(render_policy(policy).split())
+    assert "In training all calls update one model" in " ".join(render_policy(policy).split())
 
 
 def test_the_lines_hold_cures_threads_and_switches_that_all_calls_share() -> None:

@@ -65,7 +65,7 @@ def test_the_message_says_how_many_where_what_and_what_to_do() -> None:
         "  model.py:9  body.1.0  `x = self.body(x)`: blocked aBcd16b -> contiguous -> contiguous around relu; 2.00 ms, "
         "12.2 MiB moved",
         "  model.py:9  body.2: blocked aBcd16b -> contiguous -> contiguous, back to back; 1.00 ms, 12.2 MiB moved",
-        "  what to do: give the model and its input channels_last, so that the layers between hand the layout on",
+        "  what to do: give the model and its input channels_last, so that the layers between keep the layout",
         "To see all of it: print(layoutdoctor.diagnose(model, example_input)). To live with them: accepted=...",
     ]
 

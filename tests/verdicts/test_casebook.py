@@ -74,7 +74,7 @@ def test_C01_the_compiled_chain_converts_in_out_and_its_weights_and_nothing_with
     assert finding.message.startswith(
         "channels-last region of 4 convolutions: 1 conversion at the entry, 1 conversion (fused) at the exit"
     )
-    assert "4 weight conversions once per call without freezing" in finding.message
+    assert "4 weight conversions in each call, unless weights are frozen" in finding.message
     assert suggestion_of(finding).startswith("a channels_last input saves the conversion at the entry")
     assert (decision.applied, decision.rule) == (True, "cpu-onednn")
     assert (decision.convolution_count, decision.channels_last_convolution_count) == (4, 4)
@@ -127,8 +127,8 @@ def test_C04_and_C06_the_decision_is_applied_in_the_forward_only(name: str) -> N
     assert all(c.is_backward for c in backward.convolutions)
     assert tells(
         finding,
-        "layout optimization on in the forward, off in the backward: 4 convolution_backward not counted ... "
-        "189239 ... layout_optimization",
+        "layout optimization on in the forward, off in the backward: 4 convolution_backward are not counted "
+        "... 189239 ... layout_optimization",
     )
 
 
@@ -137,7 +137,7 @@ def test_C04_nothing_is_laid_out_anew_that_channels_last_input_would_not_save() 
     finding = the_finding(diagnosis, "LD206", "inductor")
 
     assert finding.evidence == (graph_of(trial_of(diagnosis, "inductor"), "backward").name,)
-    assert finding.message.endswith("no conversion of an activation or gradient seen to follow")
+    assert finding.message.endswith("no conversion of an activation or gradient was seen because of it")
 
 
 def test_C06_what_the_depthwise_convolution_reads_is_in_neither_format() -> None:
@@ -182,7 +182,7 @@ def test_C07_the_flag_is_applied_to_none_of_four_convolutions() -> None:
     finding = the_finding(diagnosis, "LD201", "inductor")
     off = diagnosis.trial("inductor-layout-opt-off")
 
-    assert tells(finding, "layout optimization reaches 0 of 4 convolutions (only 2-D)")
+    assert tells(finding, "layout optimization reaches 0 of 4 convolutions (2-D only)")
     assert (finding.module, line_of(finding)) == ("head", 11)
     assert decision_of(graph_of(trial_of(diagnosis, "inductor"))).applied is True
     assert "torch.channels_last_3d" in suggestion_of(finding)
@@ -196,7 +196,9 @@ def test_C09_eager_loses_channels_last_at_the_norm_and_every_ratio_has_its_inter
     finding = the_finding(diagnosis, "LD104", "eager-channels-last")
     (breaker,) = graph_of(trial_of(diagnosis, "eager-channels-last")).breakers
 
-    assert tells(finding, "channels_last lost at 1 instance_norm layer (norm) ... 1 conversion out and 1 back in")
+    assert tells(
+        finding, "channels_last lost at 1 instance_norm layer (norm) ... 1 conversion to contiguous and 1 back"
+    )
     assert (finding.module, line_of(finding)) == ("norm", 15)
     assert (breaker.op, breaker.module, len(breaker.conversions)) == ("instance_norm", "norm", 2)
 
@@ -262,7 +264,7 @@ def test_C15_eager_loses_channels_last_at_three_norms_and_inductor_fuses_them() 
     assert tells(
         finding,
         "channels_last lost at 3 instance_norm layers (net.1, net.4 and net.7) ... "
-        "3 conversions out and 2 back in ... stay contiguous ... compile",
+        "3 conversions to contiguous and 2 back ... stay contiguous ... compile",
     )
     assert [breaker.module for breaker in graph_of(eager).breakers] == ["net.1", "net.4", "net.7"]
     assert [(c.direction, c.owner, c.module) for c in in_graphs(eager)] == [
@@ -311,7 +313,7 @@ def test_C21_as_strided_makes_formats_incomparable() -> None:
 
     assert line_of(finding) == 7
     assert "comparing memory formats is unsafe" in finding.message
-    assert "different outputs: eager + channels_last and compiled + channels_last" in finding.message
+    assert "outputs differ in eager + channels_last and compiled + channels_last" in finding.message
     for trial in diagnosis.trials:
         equivalence = trial_of(diagnosis, trial.name).equivalence
         assert equivalence is not None
@@ -361,7 +363,7 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
         (64, 1, 1, 1),
         (64, 1, 64, 64),
     )
-    assert tells(finding, "with the parameter's bytes ... is spurious ... 47163")
+    assert tells(finding, "in its parameter's order ... is spurious ... 47163")
     assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
     assert [c for c in found if c.source is not None and c.source.shape[2:] == (1, 1)] == []
@@ -373,7 +375,7 @@ def test_C29_the_network_runs_channels_last_after_n1() -> None:
     found = in_graphs(trial_of(diagnosis, "eager"))
 
     assert "channels_last in a contiguous model after n1 (permute, " in finding.message
-    assert "2 of 3 convolutions on it, 1 on contiguous; 3 conversions" in finding.message
+    assert "2 of 3 convolutions with such input, 1 with contiguous input; 3 conversions" in finding.message
     assert (finding.module, line_of(finding)) == ("n1", 7)
     assert [(c.module, c.tensor) for c in found] == [("n1", "activation"), ("c1", "weight"), ("c2", "weight")]
     assert in_graphs(trial_of(diagnosis, "eager-channels-last")) == []
@@ -439,7 +441,8 @@ def test_C34_four_branches_are_concatenated_contiguous_and_converted_back() -> N
     assert pair.between[-1] == "aten.cat.default"
     assert pair.bytes_moved == 2 * (2 * 2 * 128 * 48 * 48 * 4)  # there and back, each read and written
     assert tells(
-        finding, "concatenation of 4 channels_last branches in contiguous ... converted back for the next convolution"
+        finding,
+        "concatenation of 4 channels_last branches, written in contiguous ... converted back for the next convolution",
     )
     assert (finding.module, line_of(finding)) == ("fuse", 13)
     assert last.redundant_pairs == ()

@@ -159,8 +159,8 @@ def test_the_findings_about_the_stack_are_true_and_there_are_no_others() -> None
     assert round_trips == {name for name, row in truth_of(SEED).items() if row["conversions"]}
     (library, by_hand) = the_finding(diagnosis, "LD111"), truth_of(SEED)["inductor"]["conversion_seconds"]
     assert library.message.startswith(
-        "9 layout conversions by cuDNN (also 4 in LD101 and 3 in LD103): to channels_last (6) and to contiguous "
-        "(3), of activations (6) and weights (3); 10.5 ms of 36.7 ms kernel time (29 %"
+        "9 layout conversions by cuDNN (4 in LD101 and 3 in LD103 too): to channels_last (6) and to "
+        "contiguous (3), of activations (6) and weights (3); 10.5 ms of 36.7 ms kernel time (29 %"
     )
     assert library.seconds == pytest.approx(by_hand, rel=0.1)
     assert place_of(the_finding(diagnosis, "LD201")) == ("network.0", line)
@@ -177,8 +177,8 @@ def test_what_layout_optimization_costs_the_stack_in_channels_last_is_said() -> 
     ratio = Times(diagnosis).over(OFF, "inductor-channels-last")
 
     assert (
-        "compiled + channels_last: 4 tensors back from channels_last_3d (196 us), 1 output copied to it (1.35 ms); "
-        "without layout optimization none of 5"
+        "compiled + channels_last: 4 tensors converted back from channels_last_3d (196 us), 1 output copied to it "
+        "(1.35 ms); left without layout optimization: none of 5"
     ) in finding.message
     by_hand = truth["inductor-channels-last"]["loop_seconds"] / truth[OFF]["loop_seconds"]
     assert ratio is not None
@@ -237,13 +237,13 @@ def test_the_backward_of_each_layer_runs_in_its_own_module() -> None:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        (TRAINING, "slower by 698 us: 620 us between kernels, 94.6 us layout conversions (module 3)"),
+        (TRAINING, "slower by 698 us: 620 us from gaps between kernels, 94.6 us from layout conversions (module 3)"),
         (
             CHAINS[0],
-            "slower by 62.2 us: 53.7 us between kernels, 5.76 us layout conversions, "
-            "3.55 us a slower kernel for relu and batch_norm (module 5)",
+            "slower by 62.2 us: 53.7 us from gaps between kernels, 5.76 us from layout conversions, "
+            "3.55 us from a slower kernel for relu and batch_norm (module 5)",
         ),
-        (SEED, "slower by 10.1 ms: 10.5 ms layout conversions (gpu_cases.py:43)"),
+        (SEED, "slower by 10.1 ms: 10.5 ms from layout conversions (gpu_cases.py:43)"),
     ],
 )
 def test_the_parts_of_a_difference_are_true(name: str, parts: str) -> None:

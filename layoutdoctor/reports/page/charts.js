@@ -48,7 +48,7 @@
     element.style.height = `${build(element, element.clientWidth, palette()).height}px`;
     return made;
   }
-  /** One chart after the other, so that the page can be read and scrolled meanwhile. */
+  /** Draws one chart after the other, so that the page can be read and scrolled meanwhile. */
   function drawNext() {
     const made = charts.find((one) => !one.chart);
     if (!made) {
@@ -72,7 +72,7 @@
   }
   function redraw() { charts.forEach(draw); }
 
-  /** A horizontal line from low to high with caps, for intervals. */
+  /** Draws an interval: a horizontal line from low to high, with caps. */
   function whisker(api, low, high, place, color, cap) {
     const [from, y] = api.coord([low, place]), to = api.coord([high, place])[0];
     const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: color, lineWidth: 1.5 } });
@@ -156,7 +156,7 @@
     const lanes = [...line.lanes];
     const conversionLane = line.conversions.length ? lanes.push("conversions") - 1 : -1;
     const pairLane = line.pairs.length ? lanes.push("round trips") - 1 : -1;
-    const left = isNarrow ? 8 : 96, right = 14, lane = isNarrow ? NARROW_LANE : LANE, down = isNarrow ? 8 : 0; // names stand above the bars
+    const left = isNarrow ? 8 : 96, right = 14, lane = isNarrow ? NARROW_LANE : LANE, down = isNarrow ? 8 : 0; // names are above the bars
     const color = (place) => (inPairs.has(place) ? colors.trip : what.has(place) ? colors.conversion : colors.kernel);
     const box = (row, place) => [line.starts[place], line.starts[place] + line.lengths[place], row, place];
     const renderItem = (height) => (params, api) => {

@@ -1,4 +1,4 @@
-/* The HTML report: copy buttons, sorted and filtered tables, links to folded parts. Text of the record is only ever set as text. */
+/* The HTML report: copy buttons, sorted and filtered tables, links to folded parts. Strings of the record are set as text, never as HTML. */
 (function () {
   "use strict";
   const all = (selector, root) => Array.from((root || document).querySelectorAll(selector));

@@ -1,4 +1,4 @@
-"""The parts of a difference between two configurations, as sentences and as a table."""
+"""Shows the parts of the time difference between two configurations, as sentences and as a table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_i
 from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, phrase, shape_words, shown
 
 MOST_ROWS = 3
-_LONGEST = 125
+_LONGEST = 135
 _WORTH_A_SENTENCE = 0.05
-"""Of the difference."""
+"""Smallest share of the difference that a sentence names."""
 
 _KINDS = {
     "conversion": ("layout conversions", "layout conversions"),
@@ -26,25 +26,25 @@ _KINDS = {
     "data_movement": ("data moved by {}", "it moves data and computes nothing"),
     "not_aligned": ("operations without a counterpart", "no counterpart was found"),
     "small": ("{}", "small differences"),
-    "around_kernels": ("around the kernels of library calls", "memory and lookups of the library"),
-    "between_kernels": ("between kernels", "Python, guards and launching: no kernel runs"),
-    "outside_kernels": ("not recorded", "cause not known"),
+    "around_kernels": ("time around the kernels of library calls", "memory and lookups of the library"),
+    "between_kernels": ("gaps between kernels", "Python, guards and launching: no kernel runs"),
+    "outside_kernels": ("unrecorded causes", "cause not known"),
 }
-"""How a row of each kind reads within a sentence, and the reason in the table."""
+"""Words for each kind of row within a sentence, and its reason in the table."""
 
 
 def account_table(account: Account) -> Table:
-    """The parts of a difference; the title has the difference itself."""
+    """Returns the parts of a difference as a table; the title has the difference itself."""
     slower, faster = shown_name(account.slower), shown_name(account.faster)
     difference = signed_seconds(account.slower_seconds - account.faster_seconds)
-    heading = f"Why {slower} is slower than {faster}, by {difference} of {format_seconds(account.slower_seconds)}"
+    heading = f"Why {slower} is slower than {faster}: {difference} of {format_seconds(account.slower_seconds)} per call"
     rows = tuple(TableRow(_cells(row)) for row in account.rows)
     head = ("what", "where", "difference", f"in {slower}", f"in {faster}", "why")
     return Table(head, rows, title=heading)
 
 
 def table_of_convolutions(account: Account) -> Table:
-    """The rows of ``account_of_convolutions``, each by its module and the shape of what it reads."""
+    """Returns the rows of ``account_of_convolutions``, each named by its module and the shape of its input."""
     whole = account_table(account)
     rows = []
     for row, cells_of_row in zip(account.rows, whole.rows, strict=True):
@@ -60,7 +60,7 @@ def _convolution_name(row: AccountRow) -> str:
 
 
 def why_sentence(diagnosis: Diagnosis) -> str:
-    """The cost of the default: against the recommended configuration, else by itself; empty if it did not run."""
+    """Says why the default is slower than the recommendation, else what it converts; empty if it did not run."""
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     sides = diagnosis.baseline_name, diagnosis.recommended_name
     account = next((account for account in diagnosis.accounts if (account.slower, account.faster) == sides), None)
@@ -72,7 +72,7 @@ def why_sentence(diagnosis: Diagnosis) -> str:
 
 
 def account_sentence(account: Account) -> str:
-    """The conversions and the rows that contribute most, in short, and the rest, so that they add up."""
+    """Names the largest parts of a difference, all conversions as one part, and the rest, so that the parts add up."""
     difference = account.slower_seconds - account.faster_seconds
     groups = [[row] for row in account.rows if row.kind != "conversion"]
     groups.append([row for row in account.rows if row.kind == "conversion"])
@@ -82,19 +82,19 @@ def account_sentence(account: Account) -> str:
     for seconds, group in sorted(costs, key=lambda cost: -cost[0])[:MOST_ROWS]:
         if seconds <= 0 or seconds < _WORTH_A_SENTENCE * abs(difference):
             break
-        part = f"{format_seconds(seconds)} {_in_short(group)}"
+        part = f"{format_seconds(seconds)} from {_in_short(group)}"
         if parts and len(", ".join((*parts, part))) > _LONGEST:
             break
         parts.append(part)
         rest -= seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
-        parts.append(f"{signed_seconds(rest)} the rest")
+        parts.append(f"the rest {signed_seconds(rest)}")
     slower = clean_name(shown(account.slower))
     return f"{slower} is slower by {format_seconds(difference)}: {', '.join(parts)}"
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:
-    """One row, or all rows of conversions: then with their place if they have one place."""
+    """Describes one row, or all rows of conversions together; their place is named if all have the same one."""
     row = max(rows, key=lambda row: row.seconds)
     words = _KINDS[row.kind][0].format(row_name(row))
     count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
@@ -110,7 +110,7 @@ def _place(row: AccountRow) -> str | None:
 
 
 def conversions_sentence(trial: Trial) -> str | None:
-    """A trial's conversions in each call, their cost, and the round trips among them; None if there are none."""
+    """Says what a trial converts in each call, the cost, and the round trips; None if it converts nothing."""
     counted = counted_conversions(trial)
     if trial.kernels is None and not trial.is_static:
         return "kernels were not recorded, so conversions are not known"
@@ -133,16 +133,16 @@ def conversions_sentence(trial: Trial) -> str | None:
 
 def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     """
-    Inductor's decision about layouts, and why.
+    Says what Inductor decided about layouts, and why; empty if there is nothing to say.
 
     Args:
-        in_full: Also if the decision reaches every convolution.
+        in_full: Whether to speak also of a decision that reaches every convolution.
     """
     found = [(graph.direction, graph.decision) for graph in trial.graphs if graph.decision is not None]
     found = [(direction, card) for direction, card in found if card.convolution_count]
     for direction, card in found:
         ranks = {convolution.rank for convolution in card.convolutions} or {None}
-        if card.applied is False and (card.rule == "config-off" or ranks & {2, None}):  # it changes no other
+        if card.applied is False and (card.rule == "config-off" or ranks & {2, None}):  # no other rank is changed
             part = "" if direction == "inference" else f" in the {direction}"
             return f"layout optimization is off{part}" + (
                 "" if card.rule == "config-off" else f": {clean(card.explanation)}"
@@ -153,16 +153,16 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     if not cards or (reached == count and not in_full):
         return ""
     ranks = {convolution.rank for card in cards for convolution in card.convolutions}
-    why = " (only 2-D)" if reached < count and ranks and not ranks & {2, None} else ""
+    why = " (2-D only)" if reached < count and ranks and not ranks & {2, None} else ""
     if in_full and not why:
         why = f": {clean(cards[0].explanation)}"
     return f"layout optimization reaches {reached} of {count_of(count, 'convolution')}{why}"
 
 
 def row_name(row: AccountRow) -> str:
-    """The subject of a row in a few words."""
+    """Names the subject of a row in a few words."""
     if row.kind == "small":
-        return f"{clean(row.detail or 'rows')}, each small"
+        return f"small differences ({clean(row.detail or 'rows')})"
     if row.kind in ("around_kernels", "between_kernels", "outside_kernels", "not_aligned"):
         return _KINDS[row.kind][0]
     operations = listing((clean(name, KERNEL_LENGTH) for name in row.operations), 3) or "an operation"
@@ -189,5 +189,5 @@ def _cells(row: AccountRow) -> tuple[str, ...]:
 
 
 def signed_seconds(seconds: float) -> str:
-    """Seconds, with a minus if they are below zero."""
+    """Formats seconds, with a minus sign if they are below zero."""
     return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)

@@ -1,7 +1,7 @@
 """
 The first lines of a report: one claim, the lines to paste, and the facts behind the claim.
 
-They word the record and decide nothing: if nothing was run or compared, nothing sounds measured.
+They describe the record and decide nothing. If nothing was run or compared, no sentence sounds as if it were.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from layoutdoctor.words import be, count_of, gain_words, listing, phrase
 
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
-"""Cores that other programs used; fewer are not mentioned."""
+"""Cores used by other programs that are worth mentioning; fewer are not."""
 WORTH_A_LINE_CHANGE = 1.3
-"""A change of the machine's speed by less is not mentioned."""
+"""Factor of a change of the machine's speed that is worth mentioning; a smaller one is not."""
 WIDEST = 2.0
-"""An interval whose ends differ by a larger factor says nothing, unless all of it is above 1."""
+"""Largest factor between the ends of an inconclusive interval that still supports a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportAnswer:
     """
-    All that a reader who stops after five lines knows.
+    The first lines of a report, enough for a reader who stops after five lines.
 
     Attributes:
         how: Lines to paste; empty if there is nothing to change.
@@ -68,11 +68,11 @@ class ReportAnswer:
 
 class Situation(NamedTuple):
     """
-    The kind of answer that the diagnosis of a model holds.
+    The kind of answer that a diagnosis of a model gives.
 
     Attributes:
-        claim: Makes the first sentence of the report.
-        in_table: The situation in the table of several models; empty if the ratio says it.
+        claim: Function that makes the first sentence of the report.
+        in_table: Words for the table of several models; empty if the ratio says enough.
         why: Label of the sentence on the default's time.
     """
 
@@ -82,7 +82,7 @@ class Situation(NamedTuple):
 
 
 def build_answer(diagnosis: Diagnosis) -> ReportAnswer:
-    """The answer that the diagnosis of a model holds, also an interrupted one."""
+    """Returns the answer of a model's diagnosis, which may be interrupted."""
     situation = situation_of(diagnosis)
     claim = situation.claim(diagnosis)
     if situation is IRRELEVANT and _is_harmless(diagnosis):
@@ -92,7 +92,7 @@ def build_answer(diagnosis: Diagnosis) -> ReportAnswer:
 
 
 def situation_of(diagnosis: Diagnosis) -> Situation:
-    """Which situation a diagnosis is in; a recorded trace is in none of these."""
+    """Returns the situation of a model's diagnosis; a recorded trace has none of these situations."""
     comparison, advice = diagnosis.comparison, diagnosis.recommendation
     if diagnosis.subject.target is not None:
         return STATIC
@@ -117,7 +117,7 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
 
 
 def _is_harmless(diagnosis: Diagnosis) -> bool:
-    """Whether the report may end after the claim: all ran to its end, no rule found a loss, no package is asked for."""
+    """Whether the report may end after the claim: all trials ran, no rule found a loss, no package was requested."""
     ran = all(trial.status in ("ok", "same_as") or trial.failure is None for trial in diagnosis.trials)
     ran = ran and not any(trial.configuration.ahead_of_time for trial in diagnosis.trials)
     return ran and diagnosis.interrupted is None and all(one.severity == "note" for one in diagnosis.findings)
@@ -130,11 +130,10 @@ def _has_no_convolution(diagnosis: Diagnosis) -> bool:
 
 def _claimed(diagnosis: Diagnosis) -> Ratio | None:
     """
-    The ratio that the claim names: of the recommended configuration, else the largest with right outputs.
+    Returns the ratio that the claim names: the recommended configuration's, else the largest one with right outputs.
 
-    If it is open which of two is recommended, the one that demands less is named.
-
-    A configuration that ran in one process only is not named if others were started again.
+    If it is undecided which of two configurations to recommend, the claim names the one that demands less. A
+    configuration that ran in one process only is not named if others ran in several processes.
     """
     if diagnosis.speedup is not None:
         return diagnosis.speedup
@@ -168,11 +167,11 @@ def _claim_busy(_: Diagnosis) -> str:
 def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
     best = _claimed(diagnosis)
     if best is None:
-        return f"Nothing else with right outputs was measured beside {_default(diagnosis)}"
+        return f"Besides {_default(diagnosis)}, no configuration with right outputs was measured"
     speed = f"{shown_name(best.name)}, {gain_words(best)}"
     if best.verdict == SLOWER and best.median < 1 - EQUALITY:
-        return f"{_default(diagnosis)} is faster than anything else tried; next: {speed}"
-    return f"{_default(diagnosis)} is as fast as anything tried; next: {speed}"
+        return f"{_default(diagnosis)} is faster than anything else tried; next best: {speed}"
+    return f"{_default(diagnosis)} is as fast as anything tried; next best: {speed}"
 
 
 def _claim_different(diagnosis: Diagnosis) -> str:
@@ -180,7 +179,7 @@ def _claim_different(diagnosis: Diagnosis) -> str:
         return "Nothing can be recommended: all outputs differ from the reference"
     speed = phrase(", {}", diagnosis.speedup, gain_words)
     trial = wrong_baseline(diagnosis) or diagnosis.baseline
-    verb = "computes something else" if trial is not None and is_far_off(trial) else "is less exact than allowed"
+    verb = "gives wrong outputs" if trial is not None and is_far_off(trial) else "is less exact than allowed"
     return f"{_default(diagnosis)} {verb}: use {shown_name(diagnosis.recommended_name)}{speed}"
 
 
@@ -216,7 +215,7 @@ def _claim_static(diagnosis: Diagnosis) -> str:
     graphs = count_of(sum(len(trial.graphs) for trial in lowered), "graph")
     configurations = count_of(len(lowered), "configuration")
     start = f"Static: {graphs} of {configurations} lowered for {target} without the device"
-    return f"{start}: no times, and what cuDNN converts is not seen"
+    return f"{start}: there are no times, and cuDNN's own conversions are not seen"
 
 
 FOUND = Situation(_claim_faster, why="Why")
@@ -230,7 +229,7 @@ STATIC = Situation(_claim_static, "static")
 
 
 def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ...]:
-    """Complete and runnable: they end in a call of the model."""
+    """Returns complete, runnable lines, which end in a call of the model; empty if nothing is to change."""
     advice = diagnosis.recommendation
     if advice is None or not advice.how:
         return ()
@@ -259,23 +258,23 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
         yield "Next", "run it again on a quiet machine, or measure longer (--budget)"
     yield "Machine", _machine_sentence(diagnosis)
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
-        yield "Go on", "the same command with --resume DIR goes on from there, if it was started with --resume DIR"
+        yield "Go on", "if this run was started with --resume DIR, the same command continues it"
 
 
 def _machine_sentence(diagnosis: Diagnosis) -> str:
-    """The work of other programs and a change of the machine's speed, if they may have widened the intervals."""
+    """Says how busy other programs were and how the machine's speed changed, if that may have widened the intervals."""
     comparison, default = diagnosis.comparison, diagnosis.baseline
     cores = comparison.other_cores or 0.0 if comparison is not None else 0.0
     found = [f"other programs used {cores:.1f} cores"] if cores > WORTH_A_LINE_CORES else []
     if default is not None and default.measurement is not None:
         change = speed_change(default.measurement)
         if change > WORTH_A_LINE_CHANGE:
-            found.append(f"its speed changed by {format_ratio(change)}; times are of its fast phase")
+            found.append(f"its speed changed by {format_ratio(change)}; the times are from its fast phase")
     return "; ".join(found)
 
 
 def _package_sentence(diagnosis: Diagnosis) -> str:
-    """What AOTInductor does otherwise than torch.compile, both by default; empty if it compiled nothing."""
+    """Compares AOTInductor's default with torch.compile's; empty if one of the two was not compiled."""
     of_torch, of_package = (diagnosis.measured_trial(name) for name in (BASELINE, f"{AHEAD_OF_TIME}{BASELINE}"))
     if of_torch is None or of_package is None or not of_torch.status == of_package.status == "ok":
         return ""
@@ -285,29 +284,29 @@ def _package_sentence(diagnosis: Diagnosis) -> str:
     own, other = (listing(tensors_in_short(one), None) or "nothing" for one in (of_package, of_torch))
     if own != other:
         said.append(f"converts {own} (torch.compile: {other})")
-    return f"AOTInductor's default: {'; '.join(said) or 'decides and converts as that of torch.compile'}"
+    return f"AOTInductor's default: {'; '.join(said) or 'the same decision and conversions as torch.compile'}"
 
 
 def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
-    """The error of the recommended configuration, and of faster ones that compute something else."""
+    """Yields the errors of the recommended configuration, of a wrong baseline, and of faster wrong ones."""
     trial = diagnosis.measured_trial(diagnosis.recommended_name)
     if trial is not None:
         yield _error_words(trial)
         free = diagnosis.without_freezing
         unfrozen = diagnosis.measured_trial(free.configuration) if free is not None else None
         if times_less_exact(trial) and unfrozen is not None and not times_less_exact(unfrozen):
-            yield f"without frozen weights {error_cell(unfrozen.equivalence)} ({shown_name(unfrozen.name)})"
+            yield f"without frozen weights: {error_cell(unfrozen.equivalence)} ({shown_name(unfrozen.name)})"
     wrong = wrong_baseline(diagnosis)
     if wrong is not None and wrong is not trial:
         yield f"{baseline_phrase(wrong.name)}: {_error_words(wrong)}"
     for other in diagnosis.trials:
         ratio = diagnosis.ratios.get(other.name)
         if other.is_wrong and ratio is not None and ratio.median > 1 and other.name != diagnosis.recommended_name:
-            yield f"{shown_name(other.name)}: {gain_words(ratio)}, but not right: {_error_words(other)}"
+            yield f"{shown_name(other.name)}: {gain_words(ratio)}, but with wrong outputs: {_error_words(other)}"
 
 
 def _error_words(trial: Trial) -> str:
-    """How far outputs are from the reference, with eager mode's own error beside it."""
+    """Says how far the outputs are from the reference, beside eager mode's own error."""
     seen = trial.equivalence
     detail = phrase(": {}", seen.detail if seen is not None else None, clean)
     if seen is None or seen.status == "not_checked":
@@ -324,13 +323,13 @@ def _error_words(trial: Trial) -> str:
 
 
 def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
-    """The processes and rounds behind the ratio of the claim."""
+    """Says how many processes or rounds support the ratio of the claim."""
     ratio = _claimed(diagnosis)
     if ratio is None:
         return ""
     if not ratio.start_ratios:
         more = "; a longer measurement (--budget) narrows the interval" if situation is UNCERTAIN else ""
-        return f"{count_of(ratio.round_count, 'round')} in one process, no fresh process{more}"
+        return f"{count_of(ratio.round_count, 'round')} in one process, not repeated in a fresh process{more}"
     shown = ", ".join(f"{one:.2f}" for one in ratio.start_ratios)
     if situation is BUSY:
         shown = f"{shown_name(ratio.name)}: {shown}"
@@ -343,7 +342,7 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
 
 
 def _sizes_sentence(diagnosis: Diagnosis) -> str:
-    """The symbolic sizes of the inputs, and the decision of the compiler for the other kind of sizes; else empty."""
+    """Names the symbolic sizes of the inputs and the compiler's decision for each kind of sizes; empty without any."""
     named = [
         f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {size})"
         for tensor in diagnosis.subject.inputs
@@ -352,7 +351,7 @@ def _sizes_sentence(diagnosis: Diagnosis) -> str:
     ]
     if not named:
         return ""
-    words = [f"{listing(named)} {be(len(named))} symbolic: one size was diagnosed"]
+    words = [f"{listing(named)} {be(len(named))} symbolic: no other size was diagnosed"]
     for name, sizes in ((SYMBOLIC_SIZES, "as symbols"), (STATIC_SIZES, "as numbers")):
         other = diagnosis.find_trial(name)
         if other is not None and other.status == "ok":
@@ -361,7 +360,7 @@ def _sizes_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """The compiler's decision, the conversions in the graphs, and the next step."""
+    """Yields the compiler's decision, the conversions in the graphs, and the next step."""
     shown = diagnosis.find_trial(BASELINE)
     if shown is None or shown.status != "ok":
         shown = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
@@ -373,4 +372,4 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Decision", outside if is_outside else decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
     yield "Sizes", _sizes_sentence(diagnosis)
-    yield "Next", "on such a GPU, measure: the same call on device cuda, without --lower-for"
+    yield "Next", "measure on such a GPU: the same call on device cuda, without --lower-for"

@@ -1,4 +1,4 @@
-"""The report of a comparison, of two traces or of two diagnoses of models, in sections."""
+"""Makes the report of a comparison, of two traces or of two diagnoses of models, in sections."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ LONGEST_NAME = 60
 MOST_NAMED = 3
 MOST_LISTED = 6
 LEAST_SECONDS = 0.5e-9
-"""Recorders count nanoseconds; smaller differences come from dividing by steps."""
+"""Smallest difference shown. Recorders count nanoseconds; smaller differences come from a division by steps."""
 
 
 def build_comparison_view(comparison: TraceComparison | ModelComparison) -> Overview:
-    """The report in sections."""
+    """Returns the report in sections."""
     if isinstance(comparison, TraceComparison):
         headline, lines, tables = _trace_headline(comparison), _trace_lines(comparison), _trace_tables(comparison)
     else:
@@ -81,7 +81,7 @@ def _title(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
 
 def _remarks(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
     if isinstance(comparison, TraceComparison) and comparison.overlap.total_count and not comparison.overlap.is_small:
-        time = phrase(", at least {} of the kernel time of each", comparison.overlap.common_share, format_share)
+        time = phrase(", at least {} of each trace's kernel time", comparison.overlap.common_share, format_share)
         yield f"In common: {_overlap_words(comparison)}{time}"
     if comparison.environment:
         values = ((clean_name(change.name), change.old, change.new) for change in comparison.environment)
@@ -91,20 +91,20 @@ def _remarks(comparison: TraceComparison | ModelComparison) -> Iterator[str]:
     if isinstance(comparison, TraceComparison):
         for age, run in (("old", comparison.old), ("new", comparison.new)):
             if run.lacks:
-                yield f"Not recorded in the {age} one: {listing(map(clean, run.lacks))}"
+                yield f"Not recorded in the {age} trace: {listing(map(clean, run.lacks))}"
 
 
 # ------------------------------------------------------------------------------------------------- two recorded traces
 def _trace_headline(comparison: TraceComparison) -> str:
     empty = [age for age in ("old", "new") if not getattr(comparison, age).costs.kernel_count]
     if empty:
-        return f"Nothing to compare: no kernels in {'either of the two' if len(empty) == 2 else f'the {empty[0]} one'}"
+        return f"Nothing to compare: no kernels in {'either trace' if len(empty) == 2 else f'the {empty[0]} trace'}"
     if comparison.is_empty:
-        return "Nothing in common: no operation, kernel or module of one is in the other, so these are different runs"
+        return "Nothing in common: no operation, kernel or module is in both traces, so these are different runs"
     if comparison.overlap.is_small:
         return f"These two seem to be different runs: {_overlap_words(comparison)} in common"
     if comparison.is_same:
-        return "No difference: the two say the same, number by number"
+        return "No difference: all numbers of the two traces are equal"
     if comparison.unequal_work is not None:
         return f"These two seem not to have done the same work: {clean(comparison.unequal_work)}"
     return _saved(comparison)
@@ -116,15 +116,15 @@ def _overlap_words(comparison: TraceComparison) -> str:
 
 
 def _saved(comparison: TraceComparison) -> str:
-    """A difference is called saved or lost only if the same work was done on the same device."""
+    """Describes the change of conversions; it is saved or lost time only for the same work on the same device."""
     old, new = comparison.old.costs, comparison.new.costs
     per_step = " per step" if comparison.basis == "step" else ""
     if not old.conversion_count and not new.conversion_count:
-        return "No layout conversion in either of the two"
+        return "No layout conversion in either trace"
     counts = _counts(old.conversion_count, new.conversion_count)
     figures = f"{counts} conversions, {_times(old.conversion_seconds, new.conversion_seconds)}"
     if all(not change.count_difference for change in comparison.conversions):
-        return f"No layout conversion came or went: {figures}{per_step}"
+        return f"No layout conversion was added or removed: {figures}{per_step}"
     devices = [change for change in comparison.environment if change.name in ("device", "device_name")]
     is_same_device = not any(change.old is not None and change.new is not None for change in devices)
     is_same_work = comparison.unequal_work is None and not comparison.overlap.is_small
@@ -191,11 +191,11 @@ def _total_cells(total: TotalChange) -> tuple[str, ...]:
     name = clean(total.name if len(total.name) <= LONGEST_NAME else loose_name(total.name), LONGEST_NAME)
     old, new = (one.conversion_count or 0 if one else 0 for one in (total.old, total.new))
     conversions = _counts(old, new) if old or new else ABSENT
-    return f"{name} (loosely)" if total.is_loose else name, *_amount_cells(total), conversions
+    return f"{name} (similar names)" if total.is_loose else name, *_amount_cells(total), conversions
 
 
 def _is_shown(change: CostChange, least: float) -> bool:
-    """Anything that came or went; of everything else, differences beyond the tolerances of a regression."""
+    """Whether the count changed, or the time changed by more than the tolerances of a regression."""
     if change.count_difference:
         return True
     most = max(amount.seconds or 0.0 for amount in (change.old, change.new) if amount is not None)
@@ -208,7 +208,7 @@ def _model_headline(comparison: ModelComparison) -> str:
     if comparison.is_empty:
         return "Cannot be judged: nothing in common, no configuration has a result in both"
     if comparison.is_same:
-        return "No regression: the two say the same, number by number"
+        return "No regression: all numbers of the two diagnoses are equal"
     if regression.losses:
         left = len(regression.losses[MOST_NAMED:]) or None
         named = "; ".join(clean(loss, 240) for loss in regression.losses[:MOST_NAMED])
@@ -260,7 +260,7 @@ def _model_lines(comparison: ModelComparison) -> Iterator[str]:
         yield f"and conversions of {len(changed) - MOST_NAMED} more configurations, in the table"
     flips = [_decision_words(trial.name, change) for trial in comparison.trials for change in trial.decisions]
     if flips:
-        yield f"Decided otherwise: {listing(flips, MOST_NAMED)}"
+        yield f"Decision changed: {listing(flips, MOST_NAMED)}"
 
 
 def _largest_account(comparison: ModelComparison) -> Account | None:
@@ -312,13 +312,13 @@ def _finding_row(finding: FindingChange) -> TableRow:
 
 
 def _trial_cells(trial: TrialChange, baseline: str | None) -> tuple[tuple[str, ...], str | None]:
-    """The cells of a configuration's row, and the clause in place of all but its name, if there is one."""
+    """Returns the cells of a configuration's row; or its name alone, and a clause in place of the other cells."""
     name, old, new = shown_name(trial.name), trial.old, trial.new
     if old is None or new is None:
-        return (name,), f"in the {'new' if old is None else 'old'} one only"
+        return (name,), f"only in the {'new' if old is None else 'old'} diagnosis"
     if not trial.has_both_results:
         outcomes = (
-            f"{STATUS_WORDS[one.status]} in the {age} one{phrase(' ({})', clean(one.failure or '', 160))}"
+            f"{STATUS_WORDS[one.status]} in the {age} diagnosis{phrase(' ({})', clean(one.failure or '', 160))}"
             for age, one in (("old", old), ("new", new))
             if one.status not in WITH_RESULT
         )
@@ -336,8 +336,8 @@ def _trial_cells(trial: TrialChange, baseline: str | None) -> tuple[tuple[str, .
 
 # ------------------------------------------------------------------------------------------------------------ wording
 def _conversion_lines(changes: Sequence[ConversionChange]) -> Iterator[str]:
-    """Which conversions went and came, a line for each, with the costliest ones."""
-    for word, sign in (("Went", -1), ("Came", 1)):
+    """Yields a line about removed and a line about added conversions; the first few are named."""
+    for word, sign in (("Removed conversions", -1), ("Added conversions", 1)):
         chosen = [change for change in changes if change.count_difference * sign > 0]
         named = [_conversion_change_words(change) for change in chosen[:MOST_NAMED]]
         if len(chosen) > MOST_NAMED:
@@ -388,7 +388,7 @@ def _difference(seconds: float) -> str:
 
 
 def _times(old: float | None, new: float | None) -> str:
-    """Both times; the unit once if it is the same: ``"24.9 -> 25.0 ms"``."""
+    """Formats two times, with one unit if it is the same: ``"24.9 -> 25.0 ms"``."""
     before, after = _seconds(old), _seconds(new)
     if old is not None and new is not None and before.split()[1] == after.split()[1]:
         before = before.split()[0]

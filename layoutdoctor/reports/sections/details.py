@@ -1,7 +1,7 @@
 """
-The long lists behind a report: measurements, decision cards, conversions, round trips, totals, environment.
+Makes the long lists behind a report: measurements, decision cards, conversions, round trips, totals, environment.
 
-For formats that can fold them away. Lists are cut to a given length and say how many entries are left out.
+Formats may fold these lists away. A list is cut to a given length and says how many entries are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Detail:
 
     Attributes:
         text: Sentences before the table.
-        log: Raw lines, as they were; None if there is no log.
+        log: Raw lines of a log, not cleaned; None if there is no log.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """All long lists of a diagnosis but its environment, the costliest entries first, cut to so many."""
+    """Returns all long lists of a diagnosis except its environment, each cut to its ``most`` costliest entries."""
     details: list[Detail] = []
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
@@ -66,7 +66,7 @@ def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
 
 
 def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
-    """The lists of one trial; a recorded run has no name."""
+    """Yields the lists of one trial; ``under`` names the trial, and is empty for a recorded run."""
     for graph in trial.graphs[:most]:
         if graph.decision is not None:
             yield _decision_card(under, graph, graph.decision, most)
@@ -91,7 +91,7 @@ def _trial_details(trial: Trial, under: str, most: int) -> Iterator[Detail]:
 
 
 def log_of(trial: Trial) -> Iterator[Detail]:
-    """The end of the log of a trial that failed, if there is one."""
+    """Yields the end of the log of a trial that failed, if there is one."""
     if trial.failure is not None and trial.failure.log:
         log = _important_part(trial.failure.log)
         yield Detail(f"Log of {shown_name(trial.name)}", text=(clean(trial.failure.message),), log=log)
@@ -100,7 +100,7 @@ def log_of(trial: Trial) -> Iterator[Detail]:
 def _list(
     title: str, entries: Sequence[_Entry], cells: Mapping[str, Callable[[_Entry], str]], most: int
 ) -> Iterator[Detail]:
-    """A list with a column for each cell of which something is known; none if there is no entry."""
+    """Yields a list with a column for each cell that some entry has; nothing if there is no entry."""
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN_CELL, "no"}}
@@ -110,7 +110,7 @@ def _list(
 
 
 def _important_part(log: str) -> str:
-    """The end of a log, with the error of a traceback; of a stack that Python wrote as it died, the last calls."""
+    """Returns the end of a log, with a traceback's error; or the last calls, if Python wrote a stack as it died."""
     stack = max(log.find("Current thread 0x"), log.rfind("\nThread 0x"))
     part = log[stack:][:LOG_LENGTH] if stack >= 0 else log[-LOG_LENGTH:]
     if len(part) == len(log):
@@ -140,7 +140,7 @@ def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> D
 
 
 def _shape(sizes: Sequence[int | str]) -> str:
-    """A shape, or strides: ``"[4, 64, 56, 56]"``."""
+    """Formats a shape, or strides: ``"[4, 64, 56, 56]"``."""
     return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
 
 
@@ -155,11 +155,11 @@ _NOT_SHOWN = frozenset(
     "bandwidth_share dilation evidence graph kind of_batch padding port required_by role source_value "
     "start_seconds stream stride value".split()
 )
-_HEADS = {"class_": "class", "exposed_seconds": "time alone", "seconds": "time", "seconds_source": "time is"}
+_HEADS = {"class_": "class", "exposed_seconds": "not overlapped", "seconds": "time", "seconds_source": "time is"}
 
 
 def _records(title: str, records: Sequence[_Listed], most: int) -> Iterator[Detail]:
-    """A column for each field that a record of the list has, under the name it has in JSON."""
+    """Yields a list with a column for each field of its records; most columns have the field's name in JSON."""
     if records:
         names = [name for name in records[0].__struct_fields__ if name not in _NOT_SHOWN]
         cells = {_HEADS.get(name, name.replace("_", " ")): partial(_field, name) for name in names}
@@ -176,7 +176,7 @@ def _field(name: str, record: _Listed | Measurement | Trial) -> str:
         return clean(line_words(value, with_folders=True), 200)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):  # bandwidth_share, the only one that is no time, is not shown
+    if isinstance(value, float):  # every shown float is a time: bandwidth_share is not shown
         return format_seconds(value)
     if isinstance(value, int) and "bytes" in name:
         return format_bytes(value)
@@ -198,7 +198,7 @@ _MEASUREMENT_CELLS: Mapping[str, Callable[[tuple[Trial, Measurement]], str]] = {
 
 
 def build_environment(diagnosis: Diagnosis, most: int) -> Detail:
-    """The subject, the machine and the versions, as far as known; at most so many inputs and settings."""
+    """Returns the subject, the machine and the versions, as far as known, with at most ``most`` inputs and settings."""
     environment, subject = diagnosis.environment, diagnosis.subject
     formats = (f"{count_of(count, 'tensor')} {name}" for name, count in subject.parameter_formats.items())
     inputs = {
@@ -222,7 +222,7 @@ def build_environment(diagnosis: Diagnosis, most: int) -> Detail:
         "oneDNN": joined((environment.onednn, environment.onednn_isa), " "),
         "CUDA": environment.cuda,
         "driver": environment.driver,
-        "clock": f"{hertz / 1e6:.0f} MHz{f', held down by {limits}' if limits else ''}" if hertz else None,
+        "clock": f"{hertz / 1e6:.0f} MHz{f', limited by {limits}' if limits else ''}" if hertz else None,
         "cuDNN": environment.cudnn,
         "compiler": environment.compiler,
         **dict(list(environment.settings.items())[:most]),

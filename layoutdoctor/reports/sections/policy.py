@@ -1,4 +1,4 @@
-"""The report of a policy: the best single choice, the choice by kind of call, and the cost of other choices."""
+"""Makes the report of a policy: the best single choice, the choice for each kind of call, and the cost of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_policy_view(policy: Policy) -> Overview:
-    """The report of a policy."""
+    """Returns the report of a policy."""
     names = distinct([policy.everywhere, *(case.use for case in policy.cases)])
     names += [SYMBOLIC_SIZES] if SYMBOLIC_SIZES not in names and _is_tried_with_symbols(policy) else []
     columns = [name for name in names if name != policy.baseline]
@@ -47,7 +47,7 @@ def build_policy_view(policy: Policy) -> Overview:
 
 
 def call_words(policy: Policy, case: Case) -> str:
-    """A kind of call: ``"1x3x64x64"``, with what is not the same in all cases."""
+    """Describes a kind of call: ``"1x3x64x64"``, with the thread count and the weight if they differ between cases."""
     words = [", ".join(map(shape_words, case.shapes)) or "no tensor"]
     if len({one.thread_count for one in policy.cases}) > 1 and case.thread_count is not None:
         words.append(count_of(case.thread_count, "thread"))
@@ -77,9 +77,9 @@ def _headline(policy: Policy) -> str:
         first = f"{shown_name(policy.everywhere)} is the best single choice for {kinds}: {speed}"
     gain = single / each
     by_call = (
-        f"a choice by call is {format_ratio(gain)} faster than it"
+        f"a choice for each kind of call is {format_ratio(gain)} faster still"
         if gain > 1.005
-        else "a choice by call gains nothing more"
+        else "a choice for each kind of call gains nothing more"
     )
     return f"{first}; {by_call}."
 
@@ -99,23 +99,23 @@ def _lines(policy: Policy) -> Iterator[str]:
     if worst is not None and worst[0] > 1.05:
         factor, name, case = worst
         yield (
-            f"The worst exchange of choices: {clean_name(shown(name))} takes {format_ratio(factor)} as long as "
+            f"The costliest wrong choice: {clean_name(shown(name))} takes {format_ratio(factor)} as long as "
             f"{clean_name(shown(case.use))} for {call_words(policy, case)}"
         )
     if len({case.shapes for case in policy.cases}) > 1:
-        once = f" ({shown_name(SYMBOLIC_SIZES)})" if _is_tried_with_symbols(policy) else ", which was not measured"
+        once = f" ({shown_name(SYMBOLIC_SIZES)})" if _is_tried_with_symbols(policy) else ", which were not measured"
         yield f"Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes{once}"
     if policy.mode == "training" and len({case.use for case in policy.cases}) > 1:
-        yield "In training one model learns from all calls: the best single choice is for all of them"
+        yield "In training all calls update one model: use the best single choice for all of them"
     elif policy.how is not None and _leaves_something_out(policy):
         yield (
-            "Frozen weights, packages and switches of libraries hold for all calls or for none: the lines below choose "
-            "among the rest"
+            "Frozen weights, packages and library switches apply to all calls or to none: the lines below choose among "
+            "the other configurations"
         )
 
 
 def _leaves_something_out(policy: Policy) -> bool:
-    """Whether lines by shape cannot hold what a case uses."""
+    """Whether lines that choose by shape cannot apply the configuration of some case."""
     by_name = {one.name: one for one in policy.configurations}
     used = [by_name[case.use] for case in policy.cases]
     are_mixed = len({(one.freezes, tuple(one.library_switches.items())) for one in used}) > 1

@@ -1,4 +1,4 @@
-"""The tables of a report, every cell as text: configurations, fastest first; of a recorded run, costly places."""
+"""Makes the tables of a report, with text cells: the configurations, or the costly places of a recorded run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ UNKNOWN_CELL = "-"
 _NUMBER = re.compile(r"[<~]?\d[\d.,]*( ?(ns|us|ms|s|B|KiB|MiB|GiB|TiB|%|x))?( \(.*\))?")
 MOST_PLACES = 8
 WORTH_A_MODULE = 0.5
-"""Modules are shown in place of operations if they hold at least this part of the operations' conversion time."""
+"""Modules are shown instead of operations if they have at least this share of the operations' conversion time."""
 
 _DIRECTIONS = {"inference": "", "forward": "forward ", "backward": "backward "}
 
@@ -62,10 +62,10 @@ class TableRow(NamedTuple):
     One row of a table.
 
     Attributes:
-        cells: As many as the table has heads; with a clause, the first alone.
-        clause: In place of all cells after the first; None for an ordinary row.
-        is_recommended: Whether it is the configuration to use, which every format marks.
-        is_baseline: Whether the other rows are compared with it, so that no format leaves it out.
+        cells: Texts, one for each head of the table; only the first one if there is a clause.
+        clause: Text in place of all cells after the first; None for an ordinary row.
+        is_recommended: Whether the row is the recommended configuration, which every format marks.
+        is_baseline: Whether the other rows are compared with this row, which therefore no format leaves out.
     """
 
     cells: tuple[str, ...]
@@ -80,10 +80,10 @@ class Table:
     A table of a report, the same for all formats.
 
     Attributes:
-        is_long: Whether it lists everything there is, so that a format may fold it away.
-        left_out: How many rows it was cut by.
-        narrow_count: How many columns a terminal shows; None for all.
-        below: Lines to set below it.
+        is_long: Whether the table lists everything there is, so that a format may fold it away.
+        left_out: Number of rows that were cut off.
+        narrow_count: Number of columns that a terminal shows; None for all.
+        below: Lines of text below the table.
     """
 
     head: tuple[str, ...]
@@ -101,11 +101,11 @@ class Table:
         return replace(self, head=self.head[: self.narrow_count], rows=rows)
 
     def first(self, most: int) -> Table:
-        """The table cut to so many rows."""
+        """Returns the table cut to its first ``most`` rows."""
         return replace(self, rows=self.rows[:most], left_out=self.left_out + max(0, len(self.rows) - most))
 
     def without_slowest(self, count: int) -> Table:
-        """The table without so many of its last rows; the row to use, the baseline and failures stay."""
+        """Returns the table without its last ``count`` rows; the recommended row, the baseline and failures stay."""
         may_go = [row for row in self.rows if not (row.is_recommended or row.is_baseline or row.clause is not None)]
         gone = may_go[max(0, len(may_go) - count) :]
         kept = tuple(row for row in self.rows if row not in gone)
@@ -113,7 +113,7 @@ class Table:
 
     @property
     def is_number(self) -> list[bool]:
-        """Of each column, whether its cells are numbers."""
+        """Whether the cells of a column are numbers, column by column."""
         columns = zip(*(row.cells for row in self.rows if row.clause is None), strict=True)
         known = [[cell for cell in column if cell not in (UNKNOWN_CELL, "")] for column in columns] or [[]] * len(
             self.head
@@ -123,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A report of tables before it is laid out; the rows that matter most come first, and a format may show these."""
+    """A report of tables before a format arranges it. The most important rows come first; a format may drop others."""
 
     title: tuple[str, ...]
     headline: str
@@ -134,7 +134,7 @@ class Overview:
 
 
 def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[Table, ...]:
-    """The configurations; of a recorded run, the places where conversions cost most, and the steps."""
+    """Makes the table of configurations; for a recorded run, tables of the costliest places and of the steps."""
     if run is None:
         return (_configurations(diagnosis),)
     if run.trial is None:
@@ -143,7 +143,7 @@ def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[
 
 
 def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
-    """Of a run without kernels: the lines whose conversions move most, and what each of these conversions is."""
+    """Makes the table of a run without kernels: the lines whose conversions move most, and the kinds of these."""
     found: dict[str, list[Conversion]] = {}
     for conversion in counted_conversions(trial):
         place = clean_name(phrase("{}", conversion.location, line_words) or NOT_RECORDED)
@@ -163,7 +163,7 @@ def _moved(conversions: Sequence[Conversion]) -> int:
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
-    """The configurations by their ratio to the baseline, then those without a time, then those without a result."""
+    """Makes the table of configurations by ratio to the baseline; then without a time, then without a result."""
     is_timed = diagnosis.subject.target is None
     against = f"against {clean_name(shown(diagnosis.baseline_name))}"
     is_less_exact = any(times_less_exact(trial) for trial in diagnosis.trials if trial.is_right)
@@ -221,12 +221,12 @@ def _ratio_cell(diagnosis: Diagnosis, trial: Trial) -> str:
 
 
 def format_interval(ratio: Ratio) -> str:
-    """A ratio with its interval: ``"1.28x  1.25 to 1.31"``."""
+    """Formats a ratio with its interval: ``"1.28x  1.25 to 1.31"``."""
     return f"{format_ratio(ratio.median)}  {interval_words(ratio.low, ratio.high)}"
 
 
 def error_cell(equivalence: Equivalence | None) -> str:
-    """The error against the reference: relative, else the largest difference."""
+    """Formats the error against the reference: the relative error, else the largest difference."""
     if equivalence is None or equivalence.status == "not_checked":
         return "not checked"
     if equivalence.error is None:
@@ -235,7 +235,7 @@ def error_cell(equivalence: Equivalence | None) -> str:
 
 
 def conversions_cell(trial: Trial) -> str:
-    """The conversions of a trial that run on their own, by tensor; never "nothing" if nothing was recorded."""
+    """Counts the conversions that run on their own, by kind of tensor; says "nothing" only if kernels were recorded."""
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
         moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))
@@ -248,7 +248,7 @@ def conversions_cell(trial: Trial) -> str:
 
 
 def trial_in_short(trial: Trial) -> str:
-    """A trial as soon as it is ready, on one line: the decision, and its conversions."""
+    """Describes a trial on one line as soon as it is ready: the decision, and the conversions."""
     name = shown_name(trial.name)
     if trial.status == "same_as":
         return f"{name}: the same as {shown_name(trial.same_as or 'another configuration')}"
@@ -263,7 +263,7 @@ def trial_in_short(trial: Trial) -> str:
 
 
 def tensors_in_short(trial: Trial) -> list[str]:
-    """How many conversions of each kind of tensor: ``"2 activations"``, ``"1 other"``; or in all: ``"3 tensors"``."""
+    """Counts conversions by kind of tensor: ``"2 activations"``, ``"1 other"``; ``"3 tensors"`` if no kind is known."""
     counts = count_by_tensor(counted_conversions(trial))
     if list(counts) == ["unknown"]:
         return [count_of(counts["unknown"], "tensor")]
@@ -271,7 +271,7 @@ def tensors_in_short(trial: Trial) -> list[str]:
 
 
 def decision_cell(trial: Trial) -> str:
-    """Inductor's decision about layouts, per direction in training."""
+    """Describes Inductor's decision about layouts, in training for each direction."""
     if trial.configuration.backend != "inductor":
         return UNKNOWN_CELL
     by_direction = {direction: [g for g in trial.graphs if g.direction == direction] for direction in _DIRECTIONS}
@@ -279,7 +279,7 @@ def decision_cell(trial: Trial) -> str:
 
 
 def _decision_of(graphs: list[Graph]) -> str:
-    """One direction in a few words; graph breaks cut a model into several graphs, which are added up."""
+    """Describes the decision for one direction. Graph breaks make several graphs, whose counts are added up."""
     cards = [graph.decision for graph in graphs if graph.decision is not None and graph.decision.applied is not None]
     cards = [card for card in cards if card.convolution_count] or cards
     if not cards:
@@ -294,11 +294,11 @@ def _decision_of(graphs: list[Graph]) -> str:
 
 
 TOTAL_HEADS = ("launches", "time", "conversions", "in conversions", "share")
-"""The heads of a table of totals, without that of the names."""
+"""Heads of a table of totals, without the head of the names."""
 
 
 def total_row(total: Total) -> tuple[str, ...]:
-    """The name of a total, and its cells under ``TOTAL_HEADS``."""
+    """Returns the name of a total, and its cells under ``TOTAL_HEADS``."""
     return (
         clean(total.name, KERNEL_LENGTH if total.kind == "kernel" else NAME_LENGTH),
         str(total.count),
@@ -310,7 +310,7 @@ def total_row(total: Total) -> tuple[str, ...]:
 
 
 def _places(kernels: KernelSummary) -> tuple[Table, ...]:
-    """The modules, operations or kernels in which conversions cost most; the steps side by side."""
+    """Makes a table of the modules, operations or kernels in which conversions cost most, and one of the steps."""
     kinds: tuple[TotalKind, ...] = ("module", "operation", "kernel", "step")
     converting = [total for total in kernels.totals if total.conversion_count]
     found = {kind: [total for total in converting if total.kind == kind] for kind in kinds}
@@ -326,7 +326,7 @@ def _places(kernels: KernelSummary) -> tuple[Table, ...]:
 
 
 def _totals_table(kernels: KernelSummary, kind: TotalKind, totals: Sequence[Total]) -> Table:
-    """The first rows, and one more if conversions are left, so that the table adds up."""
+    """Makes a table of the first totals; a last row has the remaining conversions, so that the table adds up."""
     if kind != "step":
         totals = sorted(totals, key=lambda total: -total.conversion_seconds)
     shown = totals[:MOST_PLACES]

@@ -1,7 +1,7 @@
 """
 The first lines of a report on a recorded run: the cost of its layout conversions, and its round trips.
 
-They word the record and decide nothing; a file without kernels is never called healthy.
+They describe the record and decide nothing. A file without kernels is never called healthy.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from layoutdoctor.words import (
 )
 
 MOST_SOURCE_LINES = 3
-_LEAST_SHARE_OF_WORK = 0.02  # of the kernel time; less explains nothing
+_LEAST_SHARE_OF_WORK = 0.02  # smallest share of the kernel time that is mentioned
 _DEAR_CREATION = 0.1
-"""A part of the primitives' own time; creating them is said first from there on, if conversions take less."""
+"""Creating primitives is named first if it takes more than this share of running them, and more than conversions."""
 
 _REUSE = (
-    "the first call creates each primitive, and so does every call with other sizes: bring inputs to few sizes",
+    "the first call creates each primitive, and a call with new sizes creates it again: use few input sizes",
     "the same primitives were created again: oneDNN's cache of them is too small or off "
     "(ONEDNN_PRIMITIVE_CACHE_CAPACITY, 1024 unless set)",
 )
@@ -53,13 +53,13 @@ _EMPTY = {
 _RECORD = {
     "cpu": f"on a CPU, layout conversions run inside oneDNN, which writes them to its own log: {_WITH_ONEDNN}",
     "lost": (
-        "the profiler got nothing from the GPU: it may need permission (NVreg_RestrictProfilingToAdminUsers=0, or "
-        "root), another profiler may have held the GPU, WSL may not give access, or the recording ended first"
+        "the profiler got nothing from the GPU. It may need permission (NVreg_RestrictProfilingToAdminUsers=0, or "
+        "root), another profiler may use the GPU, WSL may give no access, or the recording ended too early"
     ),
     "mps": "torch.profiler records no kernels of MPS, and traces of Xcode's Instruments are not read here",
     "log": _WITH_ONEDNN,
 }
-"""How to record kernels; the view lists everything else that a file lacks."""
+"""Advice on recording kernels, by device or cause; the view lists everything else that a file lacks."""
 _WITHOUT_OPERATIONS_BETWEEN = {
     "table": "a table of totals has no order",
     "log": "a log of oneDNN does not show what PyTorch ran between two reorders",
@@ -67,7 +67,7 @@ _WITHOUT_OPERATIONS_BETWEEN = {
 
 
 def build_run_answer(diagnosis: Diagnosis, run: RecordedRun) -> ReportAnswer:
-    """The cost of the layout conversions in a recorded run, the round trips among them, and the next step."""
+    """Returns the cost of a recorded run's layout conversions, the round trips among them, and the next step."""
     kind, trial = run.kind, run.trial
     if trial is None:
         return ReportAnswer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
@@ -86,7 +86,7 @@ def build_run_answer(diagnosis: Diagnosis, run: RecordedRun) -> ReportAnswer:
         mode = " --mode training" if has_backward(trial) else ""
         notes += [*_conversion_notes(trial, kind, counted), *(_to_diagnose(mode) if is_of_torch else ())]
         return ReportAnswer(first + _conversions_claim(kernels, counted), notes=tuple(notes))
-    of_operations = "operation_averages" in kernels.sources  # a row for each name, and nested calls are in several
+    of_operations = "operation_averages" in kernels.sources  # one row per name; nested calls are in several rows
     ran = {total.name for total in kernels.totals if total.kind == "operation"} if of_operations else ()
     noun, count = ("operation", len(ran)) if of_operations else ("kernel", kernels.count)
     seconds = phrase(f", {{}} {_time_words(kernels)}", kernels.seconds, format_seconds)
@@ -110,7 +110,7 @@ def _to_diagnose(mode: str = "") -> tuple[tuple[str, str], ...]:
 
 
 def _creation_claim(kernels: KernelSummary, conversion_seconds: float) -> str:
-    """A sentence to say first if creating primitives took long; else nothing."""
+    """Returns a first sentence if creating primitives took long; else an empty text."""
     creations, ran = kernels.creations, kernels.seconds or 0.0
     if creations is None or creations.seconds <= max(_DEAR_CREATION * ran, conversion_seconds):
         return ""
@@ -119,7 +119,7 @@ def _creation_claim(kernels: KernelSummary, conversion_seconds: float) -> str:
 
 
 def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[str, str]]:
-    """How many primitives were created, the one that took longest, and how to create less if the claim speaks of it."""
+    """Yields the number of creations and the slowest one; if ``claim`` is not empty, also how to create fewer."""
     if creations is None:
         return
     count, different = creations.count, creations.distinct_count
@@ -135,12 +135,12 @@ def _creation_notes(creations: Creations | None, claim: str) -> Iterator[tuple[s
 
 
 def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> ReportAnswer:
-    """Of graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
+    """Returns the answer about graphs that were compiled elsewhere: their conversions, and the compiler's decision."""
     graphs = count_of(len(trial.graphs), "graph")
     if not any(graph.buffers for graph in trial.graphs):
         return ReportAnswer(f"Nothing can be said: no buffer of {graphs} could be read", notes=_to_diagnose())
     conversions = count_of(len(counted), "conversion")
-    per_call = "" if trial.recompile_count else " per call"  # graphs that were compiled again replace each other
+    per_call = "" if trial.recompile_count else " per call"  # a graph that is compiled again replaces the earlier one
     claim = f"{graphs}, {conversions}{per_call} in compiled code; no times were recorded"
     notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
     notes += _conversion_notes(trial, "compiles", counted) if counted else []
@@ -171,7 +171,7 @@ def _time_words(kernels: KernelSummary) -> str:
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
-    """Says "at least" unless every kernel is understood, and "at most" only with all that may convert."""
+    """Says "at least" unless every kernel is understood; "at most" includes the kernels that may convert."""
     seconds = sum_seconds(counted)
     if seconds is None:
         return f"{count_of(launch_count(counted), 'layout conversion')}, whose time was not recorded"
@@ -189,30 +189,30 @@ def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) ->
     if waiting is None or kernels.lacks or not (of := waiting.step_seconds or waiting.span_seconds):
         return claim
     bound, run = waiting.conversion_bound_seconds, "the run" if waiting.step_seconds is None else "a step"
-    what = "Both together" if kernels.undecided_count else "They"
-    return f"{claim}. {what} cost at most {format_seconds(bound)} of {run} ({format_share(bound / of)})"
+    what = "both" if kernels.undecided_count else "them"
+    return f"{claim}. Without {what} {run} is at most {format_seconds(bound)} shorter ({format_share(bound / of)})"
 
 
 def _compute_seconds(kernels: KernelSummary) -> float:
-    """The time of all kernels but collectives."""
+    """Returns the time of all kernels except collectives."""
     return (kernels.seconds or 0.0) - (kernels.waiting.collective_seconds if kernels.waiting is not None else 0.0)
 
 
 def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
-    """How busy the device was, what else ran on it, and what the run waited for."""
+    """Yields how busy the device was, what else ran on it, and what the run waited for."""
     waiting = kernels.waiting
     if waiting is None or not waiting.span_seconds:
         return
     busy, span = waiting.busy_seconds, waiting.span_seconds
     steps = f" in {waiting.step_count} steps" if (waiting.step_count or 0) > 1 else ""
-    devices = f", the busiest of {waiting.device_count}" if waiting.device_count > 1 else ""
+    devices = f", the busiest of {waiting.device_count} devices" if waiting.device_count > 1 else ""
     share = format_share(min(busy / span, 1.0))
     parts = [f"busy {format_seconds(busy)} of {format_seconds(span)} ({share}){steps}{devices}"]
-    others = {"collectives": waiting.collective_seconds, "copies by its own engines": waiting.copy_seconds}
+    others = {"collectives": waiting.collective_seconds, "copies by copy engines": waiting.copy_seconds}
     parts += [f"{name} {format_seconds(seconds)}" for name, seconds in others.items() if seconds]
     if waiting.waits_for == "host":
         start = phrase(" (kernels start {} after their launch)", waiting.launch_lag_seconds, format_seconds)
-        parts.append(f"the run waited for the host, which the profiler slows as well{start}")
+        parts.append(f"the run waited for the host, which the profiler itself slows{start}")
     elif waiting.waits_for == "device":
         mostly = waiting.collective_seconds > busy / 2
         parts.append("collectives most of the time" if mostly else "the run waited for the GPU")
@@ -220,7 +220,7 @@ def _waiting_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
 
 
 def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
-    """How much ran for convolutions, and the part of it that the libraries' conversions take."""
+    """Yields how long convolutions took, and which part of that time the libraries' conversions took."""
     count, whole = kernels.convolution_count, kernels.convolution_seconds
     part = sum_seconds(of_convolutions(kernels, [c for c in kernels.conversions if c.direction != "none"]))
     if count == 0:
@@ -238,7 +238,7 @@ def _convolution_note(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
 
 
 def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
-    """The work inside convolutions that is neither convolving nor layouts, and data that others move; if much."""
+    """Yields other work inside convolutions, and copies that are no layout conversions, if they take much time."""
     compute = _compute_seconds(kernels)
     for kind in ("beside", "moved"):
         found = [total for total in kernels.totals if total.kind == kind]
@@ -247,8 +247,8 @@ def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
             continue
         work = listing([f"{total.name} {format_seconds(total.seconds)}" for total in found], 3)
         share = format_share(seconds / compute)
-        beside = f"{work} in convolutions ({share}), neither convolving nor a layout conversion"
-        yield ("Beside", beside) if kind == "beside" else ("Moved", f"{work} for other reasons than a memory format")
+        beside = f"{work} ({share}): work in convolutions that neither convolves nor converts a layout"
+        yield ("Beside", beside) if kind == "beside" else ("Moved", f"{work}, for reasons other than memory formats")
 
 
 def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) -> Iterator[tuple[str, str]]:
@@ -277,10 +277,10 @@ def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) ->
 
 
 def _round_trips(trial: Trial, kind: str) -> str:
-    """The conversions that undo each other, and how sure that is."""
+    """Says how many conversions undo each other, and how sure that is."""
     if not trial.redundant_pairs:
         if kind in _WITHOUT_OPERATIONS_BETWEEN:
-            return f"not looked for, as {_WITHOUT_OPERATIONS_BETWEEN[kind]}"
+            return f"not looked for, because {_WITHOUT_OPERATIONS_BETWEEN[kind]}"
         lacking = trial.kernels is not None and not trial.kernels.is_complete
         return f"no round trip found{' in what was recorded' if lacking else ''}"
     wasted = parts_of_pairs(trial.redundant_pairs, all_conversions_of(trial))  # each conversion once

@@ -1,4 +1,4 @@
-"""The report of a scan: the sum, what the runs waited for, ranks far from the others, the worst files."""
+"""Makes the report of a scan: sums, what the runs waited for, ranks far from the others, the worst files."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _FEWEST_RANKS = 4
 
 def build_scan_view(scan: Scan, *, in_full: bool) -> Overview:
     """
-    The report of a scan.
+    Returns the report of a scan.
 
     Args:
-        in_full: Every table; else one screen, whatever the number of files.
+        in_full: Whether to return every table; otherwise one screen, whatever the number of files.
     """
     whole = sum(file.kernel_nanoseconds for file in scan.examined)
     by_rank: Counter[int] = Counter()
@@ -76,7 +76,7 @@ def _headline(scan: Scan, whole: int) -> str:
         return f"No kernel was recorded in any of {files}, so nothing can be said of layouts."
     spent = sum(file.conversion_nanoseconds for file in examined)
     unknown = sum(file.undecided_nanoseconds for file in examined)
-    more = f"; {_time(unknown)} more may be" if unknown else ""
+    more = f"; another {_time(unknown)} may be conversions" if unknown else ""
     if not spent:
         return f"No layout conversion in {_time(whole)} of kernel time of {files}{more}."
     having = sum(file.conversion_count > 0 for file in examined)
@@ -94,18 +94,18 @@ def _lines(scan: Scan, by_rank: Mapping[int, int]) -> Iterator[str]:
         span = sum(waiting.span_seconds for waiting in known)
         busy = sum(waiting.busy_seconds for waiting in known)
         if bound:
-            more = " and what may convert" if any(file.undecided_nanoseconds for file in files) else ""
+            more = " and kernels that may convert" if any(file.undecided_nanoseconds for file in files) else ""
             more += ", as far as recorded," if any(file.lacks for file in files) else ""
             yield (
-                f"They{more} cost at most {format_seconds(bound)} of {format_seconds(span)} from the first to the last "
-                f"kernel ({format_share(min(bound / span, 1.0))})"
+                f"Conversions{more} cost at most {format_seconds(bound)} of {format_seconds(span)} from the first to "
+                f"the last kernel ({format_share(min(bound / span, 1.0))})"
             )
         parts = {"collectives": sum(waiting.collective_seconds for waiting in known)}
         parts["copies"] = sum(waiting.copy_seconds for waiting in known)
         shown = ", ".join(f"{name} {format_seconds(amount)}" for name, amount in parts.items() if amount)
         yield f"Devices were busy {format_share(min(busy / span, 1.0))} of the time" + (f"; {shown}" if shown else "")
         waits = Counter(waiting.waits_for for waiting in known)
-        named = [f"the {name} in {waits[name]}" for name in ("device", "host") if waits[name]]
+        named = [f"the {name} in {count_of(waits[name], 'file')}" for name in ("device", "host") if waits[name]]
         if named:
             yield f"Runs waited for {listing([*named, *([f'neither in {waits[None]}'] if waits[None] else [])])}"
     yield from _rank_lines(dict(sorted(by_rank.items())))
@@ -126,7 +126,7 @@ def _rank_lines(spent: Mapping[int, int]) -> Iterator[str]:
 
 
 def outlying(values: Mapping[int, int]) -> list[int]:
-    """Ranks more than five times the median deviation, and a tenth, from the median; the farthest first."""
+    """Returns the ranks that differ from the median by over five median deviations and a tenth; the farthest first."""
     if len(values) < _FEWEST_RANKS:
         return []
     middle = median(values.values())
@@ -142,7 +142,7 @@ def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
 
 
 def _sums(title: str, heads: tuple[str, ...], sums: Iterable[_Sum], whole: int, *, is_long: bool = False) -> Table:
-    """A table of sums, each behind its names, with its share of all kernel time."""
+    """Makes a table of sums, each with its names before it and its share of all kernel time."""
     rows = tuple(
         TableRow((*names, str(one.file_count), str(one.count), _time(one.nanoseconds), _share(one.nanoseconds, whole)))
         for names, one in sums
@@ -158,7 +158,7 @@ def _by_rule(scan: Scan) -> Iterator[_Sum]:
 
 
 def _by_place(scan: Scan, whole: int) -> Table:
-    """The largest of each dimension, in one table."""
+    """Makes one table of the largest totals of each dimension."""
     sums = [
         ((clean(name, 60), dimension), total)
         for dimension, most in _MOST_PLACES.items()

@@ -1,7 +1,8 @@
 """
-The sections of a report and their contents, shared by all formats, so that no two formats can disagree.
+Builds the sections of a report and their contents, which all formats share, so that no two formats can disagree.
 
-A pure function of the diagnosis. Every string here is printable and on one line; a format only arranges and escapes.
+The sections depend on the diagnosis alone. Every string in them is printable and on one line; a format only arranges
+and escapes.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ MOST_NAMED = 6
 
 _TIMES = {
     "trace": "kernel times from the profiler, which slows small kernels",
-    "table": "times added up as the table has them",
+    "table": "times as the table adds them up",
     "log": "times from oneDNN's own log",
-    "compiles": "no times, as a log of compiles has none",
+    "compiles": "no times, because a log of compiles has none",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class FindingEntry:
     """
-    One finding as a report shows it, or several of one rule that one change of one configuration removes.
+    An entry in a report: one finding, or several findings of one rule that one change of one configuration removes.
 
     Attributes:
-        findings: The records that it shows, in their order.
-        others: Place and message of each record but the first, for a format that has room for them.
-        configuration: The trial it is about, unless that is the baseline, the recorded one, or the whole diagnosis.
-        is_elsewhere: Whether a short report only names it, as it is about neither the baseline nor the recommended
-            configuration, or is a note beside something more severe.
+        findings: The findings of the entry, in their order.
+        others: Place and message of each finding but the first, for a format that has room for them.
+        configuration: The trial of the findings; None for the baseline, a recorded run, or the whole diagnosis.
+        is_elsewhere: Whether a short report shows only the code of the entry, because the entry is about neither the
+            baseline nor the recommended configuration, or because it is a note beside more severe findings.
     """
 
     code: str
@@ -77,17 +78,17 @@ class FindingEntry:
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    A report before it is laid out.
+    A report before a format arranges it.
 
     Attributes:
         title: The subject, its mode, the device, in parts.
         made_by: The program and its version.
-        interrupted: Why the diagnosis stopped, as a sentence; None if it ran to its end.
-        remarks: Facts about the model and the trials that the answer and the tables have no room for.
+        interrupted: Sentence that says why the diagnosis stopped; None if it ran to its end.
+        remarks: Facts about the model and the trials for which the answer and the tables have no room.
         findings: Most severe first.
         not_understood: Everything that could not be recorded or read.
-        measurement: How the times were taken.
-        hints: Where to go on.
+        measurement: Phrases that say how the times were taken.
+        hints: Options and commands for further reports.
     """
 
     title: tuple[str, ...]
@@ -103,24 +104,24 @@ class View:
 
     @property
     def main_findings(self) -> tuple[FindingEntry, ...]:
-        """The findings that a short report has room for."""
+        """The findings that a short report shows."""
         return tuple(entry for entry in self.findings if not entry.is_elsewhere)
 
     @property
     def other_findings(self) -> str | None:
-        """The number and codes of the other findings."""
+        """The number and codes of the other findings; None if there are none."""
         others = [entry for entry in self.findings if entry.is_elsewhere]
         return f"{len(others)} more: {finding_codes(others)}" if others else None
 
 
 def finding_codes(entries: Sequence[FindingEntry]) -> str:
-    """The codes of findings, each once, with the number of its findings if it has several: ``"LD101 (2), LD103"``."""
+    """Lists the codes of findings, each once, with the number of its findings if it has several: ``"LD101 (2)"``."""
     counts = Counter(entry.code for entry in entries)
     return listing([f"{code} ({count})" if count > 1 else code for code, count in counts.items()], MOST_NAMED)
 
 
 def build_view(diagnosis: Diagnosis) -> View:
-    """The report of a diagnosis, also of an interrupted one, in sections."""
+    """Returns the report of a diagnosis in sections; the diagnosis may be interrupted."""
     run = recorded_run(diagnosis)
     answer = build_answer(diagnosis) if run is None else build_run_answer(diagnosis, run)
     if is_from_python(diagnosis):
@@ -165,7 +166,7 @@ def _device(diagnosis: Diagnosis) -> str:
 
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Facts about the subject and about trials that the answer and the tables have no room for."""
+    """Returns facts about the subject and about trials for which the answer and the tables have no room."""
     facts = _with_names(diagnosis, ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial)))
     return (*map(clean, diagnosis.subject.notes), *facts)
 
@@ -181,12 +182,12 @@ def _with_names(diagnosis: Diagnosis, facts: Iterable[tuple[str, Trial]]) -> Ite
 
 def _facts_of(trial: Trial) -> Iterator[str]:
     if trial.equivalence is not None and trial.equivalence.output_layouts_differ:
-        yield "outputs come in another memory format than from eager"
+        yield "outputs have another memory format than in eager mode"
     if trial.recompile_count:
         yield f"compiled again {count_of(trial.recompile_count, 'time')} while it ran"
     breaks = max((graph.graph_breaks for graph in trial.graphs), default=0)
     if breaks:
-        yield f"cut by {count_of(breaks, 'graph break')}, so seen in parts"
+        yield f"split by {count_of(breaks, 'graph break')}, so its parts were examined one by one"
     waiting = trial.kernel_summary.waiting
     if waiting is not None and waiting.waits_for == "host" and trial.configuration.backend != "recorded":
         mode = 'mode="reduce-overhead"'
@@ -198,13 +199,13 @@ def _facts_of(trial: Trial) -> Iterator[str]:
 
 
 def _may_use_cuda_graphs(configuration: Configuration) -> bool:
-    """Whether CUDA graphs would be new to it; a package cannot use them."""
+    """Whether a configuration could use CUDA graphs and does not yet; a package cannot use them."""
     has_them = configuration.compile_arguments.get("mode") in ("reduce-overhead", "max-autotune")
     return not (has_them or configuration.inductor_options.get("triton.cudagraphs") or configuration.ahead_of_time)
 
 
 def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
-    """Everything that could not be recorded or read."""
+    """Yields everything that could not be recorded or read."""
     ran = [trial for trial in diagnosis.trials if trial.status == "ok"]
     if diagnosis.is_recording and not ran:
         yield "nothing was read, so nothing is known"
@@ -235,13 +236,13 @@ _WHY_POSSIBLE = {
 
 
 def _possible(kernels: KernelSummary) -> Iterator[str]:
-    """The kernels that may convert a layout, by what leaves it open."""
+    """Yields the kernels that may convert a layout, grouped by the reason why it is not known."""
     noun = "call" if "operation_averages" in kernels.sources else "kernel"
     groups: dict[str, list[Total]] = {}
     for total in kernels.totals:
         if total.kind == "possible":
             entry = kernel_entry(total.name)
-            why = _WHY_POSSIBLE.get(entry.role if entry is not None else "", "names alone do not say it")
+            why = _WHY_POSSIBLE.get(entry.role if entry is not None else "", "kernel names alone do not show it")
             groups.setdefault(why, []).append(total)
     for why, own in groups.items():
         count, seconds = sum(total.count for total in own), sum(total.seconds for total in own)
@@ -250,18 +251,18 @@ def _possible(kernels: KernelSummary) -> Iterator[str]:
 
 
 def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ...]:
-    """How the times were taken."""
+    """Says how the times were taken."""
     if run is not None:
         return ("one recorded run", _TIMES[run.kind], "nothing was compared")
     if diagnosis.subject.target is not None:
-        return (f"nothing, as the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
+        return (f"nothing, because the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):
-        return ("nothing, as no configuration got that far",)
-    return ("rounds of all configurations in turns", "intervals cover the true ratio with 95 % confidence")
+        return ("nothing, because no configuration ran to its timing",)
+    return ("all configurations in turns, round by round", "intervals cover the true ratio with 95 % confidence")
 
 
 def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[FindingEntry]) -> tuple[str, ...]:
-    """Where to go on from this report, which shows these findings."""
+    """Returns options and commands for further reports and for the first finding."""
     shown = [entry for entry in findings if not entry.is_elsewhere] or findings
     explain = (f"layoutdoctor explain {shown[0].code}",) if shown else ()
     if is_from_python(diagnosis):
@@ -274,7 +275,7 @@ def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[Fin
 
 
 def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
-    """The findings in their order; those that the recommended configuration shares with the baseline are elsewhere."""
+    """Yields the findings in their order; those that the baseline and the recommendation share are shown once."""
     ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
     main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
     shows_all = diagnosis.is_recording or main not in ran
@@ -307,7 +308,7 @@ def _key_of_place(finding: Finding) -> tuple[object, ...]:
 
 
 def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
-    """The findings, those together that one rule has about one configuration with one suggestion."""
+    """Groups the findings of one rule about one configuration with the same suggestion."""
     groups: dict[tuple[object, ...], tuple[Finding, ...]] = {}
     for number, finding in enumerate(findings):
         alone = None if finding.suggestion else number
@@ -317,7 +318,7 @@ def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
 
 
 def _of_several_places(entry: FindingEntry) -> FindingEntry:
-    """The entry of several findings with all their places and their cost together; the first one's message stays."""
+    """Returns the entry of several findings, with all places, the cost of all, and the first finding's message."""
     places = distinct(place_of(finding.location, finding.module) for finding in entry.findings)
     known = [finding.location for finding in entry.findings if finding.location is not None]
     lines = distinct(clean(line_words(location, with_folders=True), 200) for location in known)
@@ -332,7 +333,7 @@ def _of_several_places(entry: FindingEntry) -> FindingEntry:
 
 
 def _lines_of_files(lines: Sequence[str]) -> str:
-    """Lines with the name of each file once: ``"stereo.py:41, 42 and 44"``."""
+    """Lists lines, with the name of each file once: ``"stereo.py:41, 42 and 44"``."""
     files: dict[str, list[str]] = {}
     for line in lines:
         file, _, number = line.rpartition(":")
@@ -345,17 +346,17 @@ def _lines_of_files(lines: Sequence[str]) -> str:
 # ---------------------------------------------------------------------------------------------- several models
 def build_table_of_models(found: Mapping[str, Diagnosis | str]) -> Table:
     """
-    The table of several models, in their order.
+    Makes the table of several models, in the given order.
 
     Args:
-        found: By target its diagnosis, or why there is none.
+        found: Diagnosis of each target, or the reason why there is none.
     """
     head = ("model", "use", "against the default", "sure?", "breaks the format")
     return Table(head, tuple(build_row_of_model(target, one) for target, one in found.items()))
 
 
 def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
-    """One model's row."""
+    """Makes the row of one model."""
     name = clean_name(target)
     if isinstance(found, str):
         return TableRow((name,), clause=clean(found, 200))
@@ -363,7 +364,7 @@ def build_row_of_model(target: str, found: Diagnosis | str) -> TableRow:
 
 
 def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
-    """The configuration to use, its ratio, and the certainty of the ratio."""
+    """Returns the configuration to use, its ratio, and how certain the ratio is."""
     situation, advice, ratio = situation_of(diagnosis), diagnosis.recommendation, diagnosis.speedup
     if advice is None or advice.configuration is None:
         return UNKNOWN_CELL, UNKNOWN_CELL, situation.in_table
@@ -374,7 +375,7 @@ def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
 
 
 def _breakers(diagnosis: Diagnosis) -> str:
-    """The breaker that costs the default most; another configuration's if the default has none."""
+    """Names the layout breaker that moves most bytes in the default, else in another configuration that has one."""
     for trial in sorted(diagnosis.trials, key=lambda trial: trial.name != BASELINE):
         breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
         if breakers:

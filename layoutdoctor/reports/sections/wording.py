@@ -30,7 +30,7 @@ MESSAGE_LENGTH = 1000
 CLAUSE_LENGTH = 160
 LONGEST_CLAUSE = 400
 KERNEL_LENGTH = 60
-"""Kernel names run to thousands of characters; their beginnings differ."""
+"""Shown characters of a kernel's name. Names may have thousands of characters, but differ at the beginning."""
 
 # Control, format (bidirectional overrides), surrogate, private use, unassigned; line and paragraph separators.
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -42,7 +42,7 @@ _OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
-    """Text for one line of any terminal: unprintable characters become escapes, and a cut is shown as three dots."""
+    """Makes a text fit for one line of any terminal: escapes unprintable characters, and cuts it with three dots."""
     shown = " ".join(text[: 2 * length].split())
     if not shown.isprintable():  # Python's definition is stricter, and fast
         shown = "".join(map(_printable, shown))
@@ -50,24 +50,24 @@ def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
 
 
 def clean_name(text: str) -> str:
-    """A name (of a configuration, a module, a kernel) for one line of any terminal."""
+    """Makes a name (of a configuration, a module, a kernel) fit for one line of any terminal."""
     return clean(text, NAME_LENGTH)
 
 
 def clean_line(line: str, length: int = MESSAGE_LENGTH) -> str:
-    """One line of code or of a log for any terminal, with its indentation."""
+    """Makes a line of code or of a log fit for any terminal, and keeps its indentation."""
     text = line.lstrip(" ")
     shown = "".join(map(_printable, text[: 2 * length].strip()))
     return " " * min(len(line) - len(text), NAME_LENGTH) + _cut(shown, length)
 
 
 def clean_log(log: str) -> str:
-    """The lines of a log that are not blank, each cleaned and cut to 300 characters."""
+    """Returns the lines of a log that are not blank, each cleaned and cut to 300 characters."""
     return "\n".join(clean_line(line, 300) for line in log.splitlines() if line.strip())
 
 
 def _cut(text: str, length: int) -> str:
-    """The beginning of a text that is too long; a number is left out before it is cut."""
+    """Cuts a text that is too long; a number at the cut is left out, so that no part of it is shown."""
     if len(text) <= length:
         return text
     kept = text[: length - 3]
@@ -85,7 +85,7 @@ def _printable(character: str) -> str:
 
 
 def place_of(location: SourceLocation | None, module: str | None) -> str | None:
-    """File and line, then the path of the module; None if neither is known."""
+    """Returns file and line, then the path of the module; None if neither is known."""
     line = phrase("{}", location, lambda place: clean(line_words(place, with_folders=True), 200))
     path = phrase("{}", module, clean_name)
     if path and not line and path.replace(".", "").isdigit():  # within a Sequential
@@ -95,15 +95,15 @@ def place_of(location: SourceLocation | None, module: str | None) -> str | None:
 
 def project_path(file: str) -> str | None:
     """
-    A path within the project, with forward slashes; never an absolute one, and none that leads out of the project.
+    Returns a path within the project, with forward slashes; never an absolute path, or one out of the project.
 
-    Installed packages stay readable from ``site-packages`` on; a file elsewhere keeps its name alone.
+    A file of an installed package is shown from ``site-packages`` on, another file outside the project by its name.
 
     Args:
         file: A path as Python, or a trace, reported it.
 
     Returns:
-        None for a name that is no file, such as ``<string>``.
+        The path; None for a name that is no file, such as ``<string>``.
     """
     path = file.replace("\\", "/").strip()
     if not path or path.endswith("/") or _NO_FILE.match(path):
@@ -119,12 +119,12 @@ def project_path(file: str) -> str | None:
 
 
 def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str, str]:
-    """A time and ``"6.12 MiB moved"``; empty where it is not known."""
+    """Returns a time and ``"6.12 MiB moved"``; each of the two is empty if it is not known."""
     return phrase("{}", seconds, format_seconds), phrase("{} moved", bytes_moved, format_bytes)
 
 
 def format_error(error: float) -> str:
-    """A numerical error, zero or more, in two digits: ``"3e-7"``, ``"0.25"``."""
+    """Formats a numerical error, zero or more, with two digits: ``"3e-7"``, ``"0.25"``."""
     if not 0 < error < 1e-3:
         return f"{error:.2g}"
     digits, exponent = f"{error:.1e}".split("e")
@@ -132,12 +132,12 @@ def format_error(error: float) -> str:
 
 
 def is_from_python(diagnosis: Diagnosis) -> bool:
-    """Whether it was made by a call and not by a command, so that its reader knows arguments and no options."""
+    """Whether a diagnosis was made by a call in Python: then its reader knows arguments, not the command's options."""
     return diagnosis.environment.command is None and not diagnosis.is_recording
 
 
 def in_python(text: str) -> str:
-    """A text with arguments in place of options of the command: ``configurations="all"``, ``budget_seconds``."""
+    """Replaces the command's options in a text by arguments: ``configurations="all"``, ``budget_seconds``."""
 
     def argument(match: re.Match[str]) -> str:
         name = "budget_seconds" if match[1] == "budget" else match[1]
@@ -152,9 +152,9 @@ class RecordedRun:
     The run that a recording holds.
 
     Attributes:
-        trial: None if its file could not be examined.
-        sources: The kinds of files that its kernels were read from.
-        kind: The kind of file that it was read from.
+        trial: The trial of the run; None if its file could not be examined.
+        sources: The kinds of files from which the kernels were read.
+        kind: The kind of file from which the run was read.
     """
 
     trial: Trial | None
@@ -163,13 +163,13 @@ class RecordedRun:
 
 
 def recorded_run(diagnosis: Diagnosis) -> RecordedRun | None:
-    """The run that was recorded; None of the diagnosis of a model."""
+    """Returns the recorded run; None for the diagnosis of a model."""
     if not diagnosis.is_recording:
         return None
     trial = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
     if trial is None:
         return RecordedRun(None, (), "trace")
-    if trial.kernels is None:  # a trace, table or log has a list
+    if trial.kernels is None:  # a trace, table or log would have kernels
         lacks_kernels = any(lack.part == "kernels" for lack in trial.lacks)
         return RecordedRun(trial, ("captured_compiles" if lacks_kernels else "torch_trace_log",), "compiles")
     sources = trial.kernel_summary.sources
@@ -179,17 +179,17 @@ def recorded_run(diagnosis: Diagnosis) -> RecordedRun | None:
 
 
 def shown_name(name: str) -> str:
-    """The name of a configuration as reports show it: ``"compiled + channels_last"``."""
+    """Returns the name of a configuration as reports show it: ``"compiled + channels_last"``."""
     return clean_name(name_in_words(name))
 
 
 def baseline_phrase(name: str) -> str:
-    """The baseline within a sentence."""
+    """Returns words for the baseline within a sentence."""
     return "torch.compile's default" if name == BASELINE else shown_name(name)
 
 
 def failure_clause(trial: Trial) -> str:
-    """Why a trial whose status is not ``ok`` has no result of its own, in one clause."""
+    """Says in one clause why a trial whose status is not ``ok`` has no result of its own."""
     word = STATUS_WORDS.get(trial.status, trial.status)
     if trial.failure is None:
         return f"{word}: the reason was not recorded"
@@ -201,7 +201,7 @@ def failure_clause(trial: Trial) -> str:
 
 
 def _in_short(message: str) -> str:
-    """The whole sentences of a message that fit into a clause, the first one at least unless it is a list."""
+    """Returns the first sentences of a message that fit into a clause; at least the first, cut if it is very long."""
     sentences = _SENTENCE_END.split(clean(message))
     kept = sentences[0]
     for sentence in sentences[1:]:
@@ -212,6 +212,6 @@ def _in_short(message: str) -> str:
 
 
 def direction_words(conversion: Conversion) -> str:
-    """Which way a conversion goes; a kernel's name alone may not say."""
+    """Names the direction of a conversion, which a kernel's name alone may not show."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
-    return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or which way is not known")
+    return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or of unknown direction")

@@ -58,7 +58,7 @@ def test_an_engine_of_tensorrt_gets_advice_for_building_it(write: Write) -> None
     text = str(diagnosis)
 
     assert [finding.code for finding in diagnosis.findings] == ["LD111"]
-    assert "-> build the TensorRT engine with the formats that its layers want at its borders" in text
+    assert "-> build the TensorRT engine with inputs and outputs in the formats" in text
     assert "ProfilingVerbosity.DETAILED" in text
     assert "channels_last_3d" not in text
     assert "layoutdoctor model.py" not in text

@@ -140,9 +140,9 @@ def test_a_log_with_a_backward_is_of_a_training_step_and_gets_its_advice() -> No
     notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / "onednn_cache_miss.log")).answer.notes)
     problem = "deconvolution mb1_ic1026oc1_ih1oh1kh1sh1dh0ph0_iw224ow58112kw1024sw256dw0pw0"
     assert notes["Created"] == f"2 primitives in 70.6 s; longest 70.6 s: {problem}"
-    assert "bring inputs to few sizes" in notes["Reuse"]
+    assert "use few input sizes" in notes["Reuse"]
     notes = dict(build_view(layoutdoctor.examine_trace(TEXTS / "mkldnn_2018.log")).answer.notes)
-    assert notes["Undone"].startswith("not looked for, as a log of oneDNN does not show what PyTorch ran between")
+    assert notes["Undone"].startswith("not looked for, because a log of oneDNN does not show what PyTorch ran between")
     assert notes["Conv time"] == "2 kernels, 71.4 ms"  # the only reorder is beside a convolution of other sizes
 
 

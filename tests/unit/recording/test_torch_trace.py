@@ -196,6 +196,6 @@ def test_logs_are_scanned_and_compared_as_compiled_graphs(tmp_path: Path) -> Non
         (tmp_path / f"dedicated_log_torch_trace_{name}.log").write_bytes((LOGS / f"{name}.log").read_bytes())
     found = compare(*sorted(tmp_path.iterdir()))  # inference, training
 
-    assert str(found).splitlines()[4].startswith("recorded: went: 1 to channels_last, activation 2x8x16x16")
+    assert str(found).splitlines()[4].startswith("recorded: removed conversions: 1 to channels_last, activation 2x8x16")
     headline = "11 conversions in compiled code of 2 files; no kernel was recorded, so no time."
     assert build_scan_view(scan(tmp_path), in_full=False).headline == headline

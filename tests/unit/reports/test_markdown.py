@@ -145,7 +145,7 @@ def test_a_long_script_is_in_the_file_beside_and_is_never_lost(monkeypatch: pyte
     with_script(monkeypatch, Reproducer(script, title="a title"))
     report, details = markdown_parts(huge(20, 5, "n"), DETAILS)
 
-    assert f"a title (1000 lines, whole in `{DETAILS}`)." in report
+    assert f"a title (1000 lines, also in `{DETAILS}`)." in report
     assert script not in report
     assert report.count(": finding ") == 5  # what fits without it is there
     assert script.rstrip() in (details or "")

@@ -212,7 +212,7 @@ def test_of_too_many_kernels_the_shortest_are_left_out_and_counted() -> None:
 
     assert len(line["starts"]) == MOST_KERNELS
     assert line["conversions"][0][0] == 0
-    assert line["notes"] == ["10 shorter kernels not drawn; every conversion is"]
+    assert line["notes"] == ["10 shorter kernels not drawn; all conversions are drawn"]
     assert min(line["lengths"][1:]) == 10_000
     assert line["starts"] == sorted(line["starts"])
 

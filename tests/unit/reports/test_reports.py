@@ -320,7 +320,7 @@ def test_a_configuration_twice_as_inexact_as_eager_mode_is_called_so_with_what_i
     words, table = accuracy(1.4e-2)
     assert words == (
         "6.1 times less exact than eager mode: largest error against float64 0.014, eager mode itself 0.0023; "
-        "without frozen weights 0.0026 (compiled (the default))"
+        "without frozen weights: 0.0026 (compiled (the default))"
     )
     assert [row.cells[3] for row in table.rows] == ["0.014", "0.0026"]
     words, table = accuracy(4.6e-3)
@@ -333,7 +333,7 @@ def test_symbolic_sizes_are_said_with_the_decision_for_the_other_kind() -> None:
     subject = a_subject(inputs=(msgspec.structs.replace(an_input(), symbolic=(0, 2, 9)),))
     off = a_decision(applied=False, rule="dynamic-shape", explanation="a convolution has symbolic sizes")
     other = a_trial("inductor+symbolic-sizes", graphs=(a_graph(off),), is_static=True)
-    said = "dimension 0 of x (here 4) and dimension 2 of x (here 56) are symbolic: one size was diagnosed"
+    said = "dimension 0 of x (here 4) and dimension 2 of x (here 56) are symbolic: no other size was diagnosed"
 
     static = a_diagnosis(a_trial(is_static=True), other, subject=msgspec.structs.replace(subject, target="cuda:90"))
     assert dict(build_answer(static).notes)["Sizes"] == (
@@ -403,19 +403,20 @@ def said(*rows: AccountRow, slower: str = "inductor") -> str:
         (row("operation", 12, locations=(), module="body.0"), "relu and max_pool2d (body.0)"),
         (row("operation", 12, locations=(), module="5"), "relu and max_pool2d (module 5)"),
         (row("operation", 12, module="5"), "relu and max_pool2d (model.py:30)"),
-        (row("outside_kernels", 12, locations=()), "not recorded"),
-        (row("small", 12, detail="9 rows", locations=()), "9 rows, each small"),
+        (row("outside_kernels", 12, locations=()), "unrecorded causes"),
+        (row("small", 12, detail="9 rows", locations=()), "small differences (9 rows)"),
     ],
 )
 def test_each_kind_of_row_has_its_words(one: AccountRow, part: str) -> None:
-    assert said(one) == f"the default is slower by 12.0 ms: 12.0 ms {part}"
+    assert said(one) == f"the default is slower by 12.0 ms: 12.0 ms from {part}"
 
 
 def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
     rows = [row("operation", ms, operations=(f"op{ms}",), locations=()) for ms in (5, 4, 2, 1.5, -0.5)]
 
     assert said(*rows, slower="inductor-channels-last") == (
-        "compiled + channels_last is slower by 12.0 ms: 5.00 ms op5, 4.00 ms op4, 2.00 ms op2, 1.00 ms the rest"
+        "compiled + channels_last is slower by 12.0 ms: 5.00 ms from op5, 4.00 ms from op4, 2.00 ms from op2, "
+        "the rest 1.00 ms"
     )
 
 
@@ -426,11 +427,14 @@ def test_conversions_are_added_up_before_their_part_is_judged() -> None:
     outside = row("outside_kernels", 11, locations=())
 
     assert said(outside, *small) == (
-        "the default is slower by 12.0 ms: 11.0 ms not recorded, 1.00 ms layout conversions (model.py:30)"
+        "the default is slower by 12.0 ms: 11.0 ms from unrecorded causes, "
+        "1.00 ms from layout conversions (model.py:30)"
     )
     # Of two places, none is named.
-    assert said(outside, *small, *others).endswith("11.0 ms not recorded, 1.40 ms layout conversions")
-    assert said(outside, *others) == "the default is slower by 12.0 ms: 11.0 ms not recorded, 1.00 ms the rest"
+    assert said(outside, *small, *others).endswith("11.0 ms from unrecorded causes, 1.40 ms from layout conversions")
+    assert said(outside, *others) == (
+        "the default is slower by 12.0 ms: 11.0 ms from unrecorded causes, the rest 1.00 ms"
+    )
 
 
 def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None:
@@ -439,8 +443,8 @@ def test_the_table_of_a_difference_has_all_rows_and_the_names_in_words() -> None
         Account(slower="inductor", faster="inductor-freezing", slower_seconds=20e-3, faster_seconds=8e-3, rows=rows)
     )
 
-    assert table.title == "Why compiled (the default) is slower than compiled + frozen, by 12.0 ms of 20.0 ms"
-    assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "not recorded"]
+    assert table.title == "Why compiled (the default) is slower than compiled + frozen: 12.0 ms of 20.0 ms per call"
+    assert [cells.cells[0] for cells in table.rows] == ["relu and max_pool2d", "unrecorded causes"]
 
 
 def test_a_target_whose_graphs_hold_no_convolution_of_the_model_says_so() -> None:
@@ -466,7 +470,7 @@ def test_a_gap_of_both_graphs_of_a_training_step_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("rank", "sentence"),
     [
-        (3, "layout optimization reaches 0 of 2 convolutions (only 2-D)"),
+        (3, "layout optimization reaches 0 of 2 convolutions (2-D only)"),
         (2, "layout optimization is off in the backward: only backward convolutions are in the graph"),
     ],
 )

@@ -136,20 +136,20 @@ def test_a_model_that_torch_cannot_print_comes_from_its_file() -> None:
         (a_trace(recorded()), "a recorded trace does not hold the operations of the model"),
         (
             a_record(subject=a_subject(target="cuda:90")),
-            "the graphs were lowered for a GPU that was not there, so nothing ran",
+            "the graphs were lowered for a GPU that this machine does not have, so nothing ran",
         ),
         (a_record(subject=a_subject(device="mps")), "the model ran on neither a CPU nor a GPU"),
-        (with_trials(), "fewer than two configurations ran that a script can apply"),
+        (with_trials(), "a script needs two configurations that it can apply, and fewer ran"),
         (
             msgspec.structs.replace(
                 without_text(subject=a_subject(name="Model")),
                 trials=(a_builtin("eager"), a_builtin("inductor", traced=TRACED, graph_break_reasons=("print",))),
             ),
-            "torch cannot print the model's operations, and a script finds a model only in a file of its own",
+            "torch cannot print the model's operations, and the model is in no Python file that a script can load",
         ),
         (
             without_text(subject=a_subject(name="timm:resnet18")),
-            "torch cannot print the model's operations, and a script finds a model only in a file of its own",
+            "torch cannot print the model's operations, and the model is in no Python file that a script can load",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_ratio_that_is_inconclusive_is_not_held_against_the_script() -> None:
 def test_what_was_run_is_handed_out_with_what_it_printed() -> None:
     run = a_record(reproduction=Reproduction(printed="verdict: reproduced\n\x1b[1m", reproduced=True))
     assert render_reproducer(run).endswith(
-        "\n# Before it was handed out it printed:\n# verdict: reproduced\n# \\x1b[1m\n"
+        "\n# Output of this script before the report was written:\n# verdict: reproduced\n# \\x1b[1m\n"
     )
 
 

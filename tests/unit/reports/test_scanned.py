@@ -80,7 +80,7 @@ def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
     waiting = a_waiting(span_seconds=0.5, busy_seconds=0.1, collective_seconds=3e-3, step_count=5, waits_for="host")
     text = str(a_scan(10, 10, waiting=waiting))
 
-    assert "They cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
+    assert "Conversions cost at most 10.0 ms of 1.00 s from the first to the last kernel (1.0 %)" in text
     more = a_scan(
         10,
         10,
@@ -88,9 +88,9 @@ def test_bounds_and_waiting_are_shown_if_they_were_recorded() -> None:
         undecided_nanoseconds=1000,
         lacks=(a_lack(),),
     )
-    assert "They and what may convert, as far as recorded, cost at most 10.0 ms" in str(more)
+    assert "Conversions and kernels that may convert, as far as recorded, cost at most 10.0 ms" in str(more)
     assert "Devices were busy 20 % of the time; collectives 6.00 ms" in text
-    assert "Runs waited for the host in 2" in text
+    assert "Runs waited for the host in 2 files" in text
     assert "cost at most" not in str(a_scan(10, 10))
 
 

@@ -180,11 +180,11 @@ def suggested(diagnosis: Diagnosis, *ways: str, of: int = 0) -> str:
             f"{SAID_OFF} is faster than {SAID_LAST}",
         ),
         ((SAME,), (), f"the same code: {SAID_LAST}"),
-        ((a_failed_trial(LAST),), (), f"{SAID_LAST} failed, or computed something else"),
+        ((a_failed_trial(LAST),), (), f"{SAID_LAST} failed, or gave wrong outputs"),
         (
             (a_trial(LAST, equivalence=DIFFERENT),),
             (a_ratio(LAST, 1.2),),
-            f"{SAID_LAST} failed, or computed something else",
+            f"{SAID_LAST} failed, or gave wrong outputs",
         ),
     ],
     ids=["not tried", "faster", "not certain", "slower", "beaten", "same code", "failed", "other outputs"],
@@ -291,7 +291,7 @@ def cured(factor: float | None, **changes: Any) -> Trial:
         (cured(1.25, equivalence=DIFFERENT), " was tried: its outputs differ"),
         (
             cured(None, status="same_as", same_as="inductor"),
-            " was tried: the compiled code is the same as of the default",
+            " was tried: it compiles to the same code as the default",
         ),
         (
             cured(None, status="failed", failure=a_failed_trial().failure),

@@ -156,7 +156,7 @@ VETO = a_decision(
     explanation="all convolutions have at most 64 input and output channels",
     deciding_nodes=("convolution_1",),
 )
-ALL_MEASURES = "--configurations all measures what the veto costs (inductor-layout-opt-forced)"
+ALL_MEASURES = "measure the cost of the veto with --configurations all (inductor-layout-opt-forced)"
 
 
 def test_a_veto_by_all_convolutions_names_its_rule_and_those_that_decided(told: Told) -> None:
