@@ -2,8 +2,8 @@
 layoutdoctor finds out why a PyTorch model loses time to memory layouts, and what to do about it.
 
 ``diagnose(model, example_input)`` runs a model under several layout configurations and returns a ``Diagnosis``.
-``examine_trace(path)`` finds the layout conversions in a recorded run, ``scan(path)`` in many. Importing this package
-does not import torch; ``diagnose`` does, on first use.
+``examine_trace(path)`` finds the layout conversions in a recorded run, ``scan(path)`` in many recorded runs. Importing
+this package does not import torch; the first call of ``diagnose`` does.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ _HOMES = {
     }.items()
     for name in names
 }
-"""The module of each name that is loaded on first use."""
+"""The module of each public name that is imported on first use."""
 
 
 def __getattr__(name: str) -> object:
-    """Loads a name's module on first use; that of ``diagnose`` brings torch with it."""
+    """Imports the module of a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
     with needs_torch():

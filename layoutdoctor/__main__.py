@@ -1,4 +1,4 @@
-"""The command line: ``python -m layoutdoctor``, and ``layoutdoctor`` where it is installed; it starts without torch."""
+"""The command line: ``python -m layoutdoctor``, or ``layoutdoctor`` if it is installed. Starts without torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from layoutdoctor.errors import LayoutDoctorError
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"
 _FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_OR_URL")
-"""Arguments that are completed with files."""
+"""Arguments that a shell completes with names of files."""
 _COMPLETION = "--print-completion"
 _CHECK = "--check"
-"""An option that stands for the subcommand of this name, if it is the first word."""
+"""An option that selects the subcommand of the same name, if it is the first word."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
@@ -35,16 +35,16 @@ The word 'diagnose' may be left out:
 
 class OneLineParser(argparse.ArgumentParser):
     """
-    A parser that says what is wrong in one line, and where the options are listed, instead of listing them.
+    A parser that reports an error in one line and refers to ``--help``, instead of listing the options.
 
     Attributes:
-        hint: A further guess at the mistake.
+        hint: A guess at the mistake, which is added to the error.
     """
 
     hint = ""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process: the command line is wrong."""
+        """Reports an error of the command line, and ends the process."""
         say_error(f"{message}{self.hint}; see {self.prog} --help")
         self.exit(EXIT_USAGE)
 
@@ -53,7 +53,7 @@ class PrintCompletion(argparse.Action):
     """Prints a script that completes the command line in a shell, and ends the process."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Builds the parser with the options of all subcommands, which no other call needs."""
+        """Builds a parser with the options of all subcommands, and prints its completion script."""
         import shtab
 
         whole = build_parser(*COMMANDS)
@@ -67,7 +67,7 @@ class PrintCompletion(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command."""
+    """Runs one command and returns its exit status; ``argv`` is the command line without the program's name."""
     open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     with ending_signals():
@@ -90,7 +90,7 @@ def _main(given: Sequence[str]) -> int:
     parser.hint = _hint(words, given)
     try:
         arguments = parser.parse_args(words)
-    except SystemExit as stop:  # argparse has printed the help, the version or what is wrong
+    except SystemExit as stop:  # argparse has printed the help, the version or the error
         return stop.code if isinstance(stop.code, int) else 0
     arguments.words = given
     arguments.words_of_script = words_of_script
@@ -103,7 +103,7 @@ def _main(given: Sequence[str]) -> int:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words for layoutdoctor, and those for a script that it is to run, which follow ``--``."""
+    """Splits the command line into the words for layoutdoctor, and after ``--`` the words for a user's script."""
     if words[0] != "run" or "--" not in words:
         return list(words), []
     end = words.index("--")
@@ -111,12 +111,12 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _hint(words: Sequence[str], given: Sequence[str]) -> str:
-    """The command that was meant, where what was taken for a model is nearly its name."""
+    """Returns a hint at a subcommand if the supposed target is nearly its name; otherwise an empty text."""
     target = next((word for word in given if not word.startswith("-")), "")
     names = (*COMMANDS, *COMMAND_ALIASES)
     if words[0] != DEFAULT_COMMAND or target in names or "." in target:
         return ""
-    import difflib  # late: where nothing is wrong it is not needed
+    import difflib  # imported only for a hint
 
     close = difflib.get_close_matches(target, names, n=1)
     return f"; did you mean 'layoutdoctor {close[0]}'?" if close else ""
@@ -124,10 +124,10 @@ def _hint(words: Sequence[str], given: Sequence[str]) -> str:
 
 def build_parser(*commands: str) -> OneLineParser:
     """
-    The parser of the whole command line.
+    Builds the parser of the command line.
 
     Args:
-        commands: The subcommands to give their options, which imports them; others have their line in the help only.
+        commands: Subcommands that are imported and get their options; the others have only their line in the help.
     """
     parser = OneLineParser(
         prog="layoutdoctor",
@@ -165,7 +165,7 @@ def _module_of(command: str) -> Any:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """The command line with its subcommand, which may be left out for a diagnosis, before the options that all have."""
+    """Puts the subcommand first, before the options of all subcommands; adds ``diagnose`` if there is none."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name == [_CHECK]:

@@ -1,4 +1,4 @@
-"""The version of layoutdoctor, in one place."""
+"""The version of layoutdoctor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The errors layoutdoctor raises on purpose, and the exit status of each.
+The errors that layoutdoctor raises on purpose, and the exit status of each.
 
-Anything else that escapes is a bug and keeps its traceback.
+Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_TORCH = (
 
 
 class LayoutDoctorError(Exception):
-    """The model or trace could not be examined (exit status 3)."""
+    """The base of all errors: the model or trace could not be examined (exit status 3)."""
 
     exit_status = 3
 
@@ -32,7 +32,7 @@ class SubjectError(LayoutDoctorError):
 
 
 class TransportError(SubjectError):
-    """The caller's model could not be saved for another process, or not be rebuilt there (exit status 3)."""
+    """The caller's model could not be saved for another process, or could not be loaded there (exit status 3)."""
 
 
 class RecordError(LayoutDoctorError):
@@ -40,20 +40,20 @@ class RecordError(LayoutDoctorError):
 
 
 class TraceError(LayoutDoctorError):
-    """A recorded trace could not be read, or is none (exit status 3)."""
+    """A recorded trace could not be read, or a file is not a recorded trace (exit status 3)."""
 
 
 class UnsupportedTorchError(LayoutDoctorError):
-    """This torch lacks something layoutdoctor needs (exit status 3)."""
+    """torch is not installed, or lacks something that layoutdoctor needs (exit status 3)."""
 
 
 @contextlib.contextmanager
 def needs_torch() -> Iterator[None]:
     """
-    Around an import that brings torch.
+    A block for imports of modules that import torch.
 
     Raises:
-        UnsupportedTorchError: torch, or a part of it, is not installed; another missing module raises as it is.
+        UnsupportedTorchError: torch, or a part of it, is not installed. The error of another missing module is kept.
     """
     try:
         yield
@@ -70,13 +70,13 @@ class InconclusiveError(LayoutDoctorError):
 
 
 def first_line(error: BaseException) -> str:
-    """An exception as one line: its class and the first line of its text that is not blank."""
+    """Describes an exception in one line: its class and the first line of its text that is not blank."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def text_of(error: BaseException) -> str:
-    """An exception's text, also of one that raises when it is printed."""
+    """Returns the text of an exception, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:

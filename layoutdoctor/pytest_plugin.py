@@ -1,8 +1,8 @@
 """
-The pytest plugin: fixtures and a marker that hold a model to its layouts.
+The pytest plugin: fixtures and a marker for tests of a model's layouts.
 
-pytest loads this in every run of everybody who has layoutdoctor installed, so it imports nothing but pytest until a
-test asks for a fixture, and its hooks do nothing for a test that did not.
+pytest loads this plugin in every run, wherever layoutdoctor is installed. So it imports little until a test asks for a
+fixture, and its hooks do nothing for other tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIAGNOSES = pytest.StashKey[list["Diagnosis"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the command line and of the configuration file."""
+    """Adds the options of the command line and of the configuration file."""
     group = parser.getgroup("layoutdoctor", "memory layouts")
     group.addoption(
         "--layoutdoctor-report",
@@ -42,13 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known, so that ``--strict-markers`` takes it."""
+    """Registers the marker, so that ``--strict-markers`` accepts it."""
     config.addinivalue_line("markers", _MARKER_HELP)
 
 
 @pytest.fixture
 def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]:
-    """``layoutdoctor.assert_no_redundant_conversions`` with the test's marker and the project's settings applied."""
+    """Provides ``layoutdoctor.assert_no_redundant_conversions`` with the options of the marker and the project."""
     from layoutdoctor import testing
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
@@ -66,7 +66,7 @@ def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[
 
 @pytest.fixture
 def layout_diagnosis(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]:
-    """A function that diagnoses a model the way the assertion does, and returns the diagnosis."""
+    """Provides a function that diagnoses a model in the same way as the assertion, and returns the diagnosis."""
 
     def diagnose(model: Any, example_input: Any, **changes: Any) -> Diagnosis:
         return _diagnose(request, model, example_input, _options(request, changes))
@@ -90,7 +90,11 @@ def _remember(request: pytest.FixtureRequest, diagnosis: Diagnosis) -> None:
 
 
 def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[str, Any]:
-    """The project's settings, then the markers, from the module's to the test's own, then those of the call."""
+    """
+    Combines the options of a check; later ones override earlier ones.
+
+    The order is: the project's settings, the markers from the module's to the test's own, the arguments of the call.
+    """
     from layoutdoctor.errors import UsageError
 
     config = request.config
@@ -101,7 +105,7 @@ def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[st
         options["configurations"] = tuple(configurations)
     if max_share := config.getini("layoutdoctor_max_share"):
         options["max_share"] = max_share
-        with contextlib.suppress(ValueError):  # the assertion refuses what is no number
+        with contextlib.suppress(ValueError):  # the assertion refuses a text that is not a number
             options["max_share"] = float(max_share)
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         if marker.args:
@@ -117,7 +121,7 @@ def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[st
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Writes the diagnoses of a failing test, where that was asked for."""
+    """Writes the diagnoses of a failing test, if a directory for them was given."""
     report = yield
     diagnoses = item.stash.get(_DIAGNOSES, None)
     if diagnoses and report.failed and call.when == "call":
@@ -128,7 +132,7 @@ def pytest_runtest_makereport(
 
 
 def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str:
-    """The files that were written; a failure to write is said as well, and hides no failing test."""
+    """Writes the diagnoses; returns a line for each file, or for the error, which does not hide the test's failure."""
     from layoutdoctor.files.writing import file_name_of
 
     written = []
@@ -140,6 +144,6 @@ def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str
                 path = base / directory / f"{stem}{f'-{number}' if number else ''}{suffix}"
                 diagnosis.save(path)
                 written.append(f"wrote {path.relative_to(base) if path.is_relative_to(base) else path}")
-    except Exception as error:  # the test's own failure is what matters
+    except Exception as error:  # the test's own failure is more important
         written.append(f"cannot write the diagnosis to {directory!r}: {type(error).__name__}: {error}")
     return "\n".join(written)

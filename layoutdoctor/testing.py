@@ -1,4 +1,8 @@
-"""An assertion for a project's own tests: it fails if a model converts layouts twice, and never passes unexamined."""
+"""
+An assertion for a project's own tests: it fails if a model converts a layout and converts it back.
+
+It passes only if the model could be examined.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
 
 ASSERTED_CONFIGURATIONS = ("inductor",)
-"""What ``torch.compile(model)(x)`` does, with model and input as the test made them."""
+"""The default configuration: ``torch.compile(model)(x)``, with model and input as the test made them."""
 
 _MOST_NAMED = 10
 _MOST_REASONS = 5
@@ -36,8 +40,9 @@ class _Wasted(NamedTuple):
     The round trips of one trial that are not accepted.
 
     Attributes:
-        seconds: Their time together; None if the time of one of them was not measured.
-        share: This time over the kernel time; None if either is not known.
+        pairs: The round trips.
+        seconds: Total time of the round trips; None if the time of one of them was not measured.
+        share: This total time divided by the kernel time; None if one of the two times is not known.
     """
 
     trial: Trial
@@ -57,29 +62,31 @@ def assert_no_redundant_conversions(
     allow_gaps: bool = False,
 ) -> Diagnosis:
     """
-    Fails where a model, run as it is, converts a layout and converts it back.
+    Fails if a model converts a layout and converts it back.
 
     Args:
-        model: An nn.Module or any callable, which is copied and diagnosed; or a ``Diagnosis``, also one of a trace: for
-            several checks, diagnose once.
-        example_input: A Tensor, a tuple of positional or a dict of keyword arguments; nothing with a ``Diagnosis``.
-        mode: ``inference`` or ``training``; a ``Diagnosis`` has its own.
-        configurations: Which to check: names or Configuration values. ``inductor`` is ``torch.compile(model)(x)`` as
-            the test made both; ``inductor-channels-last`` and ``eager-channels-last`` convert copies of both first;
-            ``eager`` is the model without a compiler, in which a contiguous model on a CPU has round trips in oneDNN
-            as a rule. A trace has one configuration, ``recorded``, which the default selects.
+        model: An nn.Module or any callable, which is copied and diagnosed; or a ``Diagnosis``, also of a trace. For
+            several checks, diagnose once and pass the ``Diagnosis``.
+        example_input: A Tensor, a tuple of positional arguments or a dict of keyword arguments; None with a
+            ``Diagnosis``.
+        mode: ``inference`` or ``training``; a ``Diagnosis`` has its own mode.
+        configurations: Configurations to check: names or Configuration values. ``inductor`` is
+            ``torch.compile(model)(x)`` with model and input as the test made them. ``inductor-channels-last`` and
+            ``eager-channels-last`` first convert copies of both. ``eager`` is the model without a compiler; a
+            contiguous model on a CPU then usually has round trips in oneDNN. A trace has one configuration,
+            ``recorded``, which the default selects.
         accepted: A file written by ``--write-accepted``, or the paths of modules whose round trips are accepted.
-        max_share: The part of the kernel time, 0 to 1, that round trips which are not accepted may take in each
-            configuration; 0 allows none. A round trip whose time is not known is never allowed.
-        allow_gaps: Whether a check may pass though a part of the model was not understood or not recorded (custom
-            operations, symbolic sizes): round trips there would not be seen.
+        max_share: Share of the kernel time, 0 to 1, that round trips may take in each configuration, without the
+            accepted ones; 0 allows no round trip. A round trip whose time is not known always fails.
+        allow_gaps: Whether the check may pass although a part of the model was not understood or not recorded (custom
+            operations, symbolic sizes), so that round trips in this part would not be found.
 
     Returns:
-        The diagnosis, for further checks. Nothing was timed.
+        The diagnosis, for further checks. It has no times of calls.
 
     Raises:
-        AssertionError: There are round trips; its first lines say how many, where and what they cost.
-        InconclusiveError: There are none, but not everything could be examined, so that this proves nothing.
+        AssertionError: The model has round trips. The first lines give their number, places and cost.
+        InconclusiveError: No round trip was found, but not everything could be examined, so this proves nothing.
         UsageError: An argument is wrong.
         RecordError: The file of accepted findings cannot be read.
         SubjectError: The model does not run in eager mode.
@@ -111,12 +118,12 @@ def diagnose_quickly(
     configurations: Any = ASSERTED_CONFIGURATIONS,
 ) -> Diagnosis:
     """
-    A diagnosis for the sake of its conversions: all is compiled and profiled, and nothing is timed.
+    Makes a diagnosis of a model's conversions: each configuration is compiled and profiled, and no calls are timed.
 
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run in eager mode.
-        TransportError: The model cannot travel to another process.
+        TransportError: The model cannot be sent to another process.
     """
     if example_input is None:
         raise UsageError(
@@ -152,7 +159,7 @@ def _diagnosis_of(
 
 
 def _names_in(diagnosis: Diagnosis, configurations: object) -> tuple[str, ...]:
-    """The configurations of a ready diagnosis that are meant."""
+    """Returns the names of the chosen configurations of a ready diagnosis."""
     tried = tuple(trial.name for trial in diagnosis.trials)
     if diagnosis.is_recording and configurations is ASSERTED_CONFIGURATIONS:
         return tried
@@ -177,7 +184,7 @@ def _wasted(diagnosis: Diagnosis, trial: Trial, modules: frozenset[str]) -> _Was
     pairs = tuple(
         pair
         for pair in trial.redundant_pairs
-        if pair.confidence != "order"  # a guess from a trace, which proves nothing
+        if pair.confidence != "order"  # a guess from the order of kernels in a trace, not a proof
         and pair.module not in modules
         and not {pair.first, pair.second} <= covered
     )

@@ -1,4 +1,4 @@
-"""Quantities: their sums, and their texts. Inside the package all times are seconds and all sizes are bytes."""
+"""Adds quantities and formats them as text. Inside the package all times are in seconds and all sizes in bytes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SIZE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 
 
 def sum_if_all_known(*values: _Number | None) -> _Number | None:
-    """A sum; None where one of its terms is not known, or there is none."""
+    """Returns the sum of the values; None if a value is None, or without values."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def format_significant(value: float, digits: int = 3) -> str:
     """
-    A number with the given count of significant digits and no exponent, such as ``"1.23"`` or ``"123"``.
+    Formats a number with this many significant digits and no exponent, such as ``"1.23"`` or ``"123"``.
 
     Args:
         value: Any finite number.
-        digits: Significant digits to keep; an integer part is never cut.
+        digits: Number of significant digits; the text has all digits of the integer part, rounded.
     """
     if value == 0:
         return "0"
@@ -36,10 +36,10 @@ def format_significant(value: float, digits: int = 3) -> str:
 
 
 def format_seconds(seconds: Seconds) -> str:
-    """A duration with three significant digits and the unit that fits: ``"1.23 ms"``, ``"950 us"``, ``"2.50 s"``."""
+    """Formats a duration with three significant digits and a unit: ``"1.23 ms"``, ``"950 us"``, ``"2.50 s"``."""
     if seconds == 0:
         return "0 s"
-    # Round first, choose the unit then: 0.99996 ms is "1.00 ms", never "1000 us".
+    # Round first, then choose the unit: 0.99996 ms is "1.00 ms", never "1000 us".
     rounded = float(f"{seconds:.2e}")
     for scale, unit in _TIME_UNITS:
         if rounded >= scale:
@@ -48,7 +48,7 @@ def format_seconds(seconds: Seconds) -> str:
 
 
 def format_bytes(count: Bytes) -> str:
-    """A size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``."""
+    """Formats a size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``."""
     for scale, unit in _SIZE_UNITS[:-1]:
         # Round first, as for durations: one byte less than a mebibyte is "1.00 MiB", never "1024 KiB".
         if float(f"{count / scale:.2e}") >= 1:
@@ -60,7 +60,7 @@ _SMALLEST_PERCENT = 0.05
 
 
 def format_share(share: float) -> str:
-    """A part of a whole as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``, ``"below 0.1 %"``."""
+    """Formats a share as a percentage: ``"19 %"``, ``"2.6 %"``, ``"0.4 %"``, ``"below 0.1 %"``."""
     percent = 100 * share
     if 0 < percent < _SMALLEST_PERCENT:
         return "below 0.1 %"
@@ -68,5 +68,5 @@ def format_share(share: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A speed ratio with two decimals: ``"1.28x"``; four significant digits if it is large."""
+    """Formats a ratio with two decimals: ``"1.28x"``; from 100 on, with four significant digits."""
     return f"{ratio:.2f}x" if ratio < 100 else f"{format_significant(ratio, 4)}x"

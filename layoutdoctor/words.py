@@ -1,7 +1,7 @@
 """
 The words that rules, reports and comparisons share: owners, directions, tensors, element types, counts and lists.
 
-Names out of a record (modules, files, kernels) stay as they are: a report cleans all that it prints.
+Names from a record (modules, files, kernels) are not changed here; a report cleans everything that it prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OWNER_WORDS = {
     "compiler": "in compiled kernels",
     "user": "written in the model",
 }
-"""The place of a conversion, by its owner."""
+"""Words for the place of a conversion, by its owner."""
 
 DIRECTION_WORDS = {
     "to_channels_last": "to channels_last",
@@ -44,7 +44,7 @@ CONFIDENCE_WORDS: dict[str | None, str] = {
     "order": "order of kernels",
     None: "kernel name",
 }
-"""Proof of the direction and tensor of a conversion."""
+"""Words for the evidence of a conversion's direction and tensor."""
 
 PROOF_WORDS = {
     "graph": "by the data flow of the compiled graph",
@@ -52,7 +52,7 @@ PROOF_WORDS = {
     "grid": "by launch grids that agree",
     "order": "by the order of kernels only",
 }
-"""Proof of a round trip, the surest first."""
+"""Words for the evidence of a round trip, the most certain first."""
 
 LIBRARY_NAMES = {
     "cudnn": "cuDNN",
@@ -84,7 +84,7 @@ SOURCE_WORDS: dict[SourceKind, str] = {
     "rocprofv3_summary": "rocprofv3 summary",
     "tracelens_summary": "TraceLens kernel summary",
 }
-"""What kernels were read from."""
+"""Words for the source from which kernels were read."""
 
 ITEM_BYTES = {
     "complex128": 16,
@@ -102,7 +102,7 @@ ITEM_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
-"""Bytes of one element, by torch's name of the dtype."""
+"""Number of bytes of one element, by torch's name of the dtype."""
 
 _SPELLINGS = {
     "complex128": "c10::complex<double>",
@@ -118,7 +118,7 @@ _SPELLINGS = {
     "int8": "i8 s8 char int8_t",
     "uint8": "u8 uint8_t",
 }
-"""Names of oneDNN, the profiler, and the templates of CUDA and HIP."""
+"""Names of dtypes in oneDNN, in the profiler, and in the templates of CUDA and HIP, by torch's name."""
 
 DTYPES = {
     **{name: name for name in ITEM_BYTES},
@@ -126,38 +126,38 @@ DTYPES = {
     "signed char": "int8",
     "unsigned char": "uint8",
 }
-"""torch's name of an element type, by any of its spellings."""
+"""torch's name of a dtype, by each of its spellings."""
 
 TARGET_FORMS = (
     "model.py, model.py:attr, package.module:attr, model.pt2, timm:NAME, torchvision:NAME, transformers:NAME or "
     "diffusers:CLASS"
 )
-"""Targets of the command."""
+"""Forms of a target on the command line."""
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Bytes of one element of a type, by any of its spellings; None if it is not known."""
+    """Returns the number of bytes of one element, by any spelling of its dtype; None if the dtype is not known."""
     return ITEM_BYTES.get(DTYPES.get(dtype or "", ""))
 
 
 def plural(noun: str) -> str:
-    """A noun in the plural, which ends in ``s``: ``"conversions"``, ``"tensors of unknown kind"``."""
+    """Returns the plural in ``s`` of a noun: ``"conversions"``, ``"tensors of unknown kind"``."""
     head, of, rest = noun.partition(" of ")
     return f"{head}s{of}{rest}"
 
 
 def count_of(count: int, noun: str, several: str | None = None) -> str:
-    """A count with its noun: ``"1 convolution"``; ``several`` is the plural if that is no ``s`` behind the singular."""
+    """Returns a count with its noun: ``"1 convolution"``; ``several`` is a plural that does not just add ``s``."""
     return f"{count} {noun if count == 1 else several or plural(noun)}"
 
 
 def be(count: int) -> str:
-    """``"is"`` of one thing, ``"are"`` of several."""
+    """Returns ``"is"`` for one thing, ``"are"`` for any other number."""
     return "is" if count == 1 else "are"
 
 
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
-    """Parts as a list in a sentence: ``"a, b and c"``; of more than ``most`` the rest is counted: ``"and 7 more"``."""
+    """Joins parts to a list in a sentence: ``"a, b and c"``; parts beyond ``most`` are counted: ``"and 7 more"``."""
     every = list(parts)
     named = every if most is None or len(every) <= most else [*every[:most], f"{len(every) - most} more"]
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
@@ -167,12 +167,12 @@ _Part = TypeVar("_Part", bound=Hashable)
 
 
 def distinct(parts: Iterable[_Part | None]) -> list[_Part]:
-    """Each part once, in the order of their first places; None is left out."""
+    """Returns each part once, in the order of first occurrence, without None."""
     return [part for part in dict.fromkeys(parts) if part is not None]
 
 
 def joined(parts: Iterable[str | None], separator: str = "; ") -> str:
-    """The parts one after the other; None and empty ones are left out."""
+    """Joins the parts with a separator; leaves out None and empty parts."""
     return separator.join(part for part in parts if part)
 
 
@@ -180,17 +180,17 @@ Value = TypeVar("Value")
 
 
 def phrase(words: str, value: Value | None, text: Callable[[Value], str] = str) -> str:
-    """The words with a value in place of ``{}``, such as ``" (4.00 ms)"``; empty if the value is None or empty."""
+    """Puts a value in place of ``{}`` in the words: ``" (4.00 ms)"``; empty if the value is None or empty."""
     return "" if value is None or value in ("", (), []) else words.format(text(value))
 
 
 def shape_words(shape: Sequence[Size]) -> str:
-    """A shape: ``"4x64x56x56"``."""
+    """Formats a shape: ``"4x64x56x56"``."""
     return "x".join(str(size) for size in shape)
 
 
 def layout_words(layout: Layout | None) -> str:
-    """A layout by its name: ``"channels_last"``, ``"blocked aBcd16b"``, else by its strides."""
+    """Names a layout: ``"channels_last"``, ``"blocked aBcd16b"``; a layout without a name by its strides."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
     if layout.format is not None:
@@ -201,16 +201,16 @@ def layout_words(layout: Layout | None) -> str:
 
 
 def op_words(target: str) -> str:
-    """The short name of an operator in a graph (``aten.relu.default``) or a profile (``aten::relu``): ``"relu"``."""
+    """Shortens an operator's name from a graph (``aten.relu.default``) or a profile (``aten::relu``): ``"relu"``."""
     return target.removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
 
 
 _CELL = re.compile(r"\d{5,10}\.py")
-"""IPython's name for the file of a notebook's cell: a hash of its code."""
+"""Names that IPython gives to the file of a notebook's cell: a hash of the code."""
 
 
 def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
-    """A line: ``"model.py:15"``, ``"notebook cell, line 15"``."""
+    """Names a source line: ``"model.py:15"``, ``"notebook cell, line 15"``."""
     name = location.file.replace("\\", "/").rsplit("/", 1)[-1]
     if _CELL.fullmatch(name):
         return f"notebook cell, line {location.line}"
@@ -218,7 +218,7 @@ def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
 
 
 _OPTIMIZATION_WORDS = {"on": ", layout opt on", "off": ", no layout opt", "forced": ", layout opt forced"}
-"""Inductor's option ``layout_optimization``, short enough for a table on a terminal."""
+"""Words for Inductor's option ``layout_optimization``, short enough for a table on a terminal."""
 
 
 def _built_in_words(one: Configuration) -> str:
@@ -233,7 +233,7 @@ _CONFIGURATIONS[BASELINE] += " (the default)"
 
 
 def name_in_words(name: str) -> str:
-    """A configuration in words: ``"compiled + channels_last"``; a name that is not built in stays as it is."""
+    """Describes a configuration: ``"compiled + channels_last"``; keeps the name of one that is not built in."""
     base, *added = name.split("+")
     built_in = base.removeprefix(AHEAD_OF_TIME)
     if built_in not in _CONFIGURATIONS:
@@ -247,21 +247,21 @@ def name_in_words(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
+    """Names a configuration in a sentence: ``"the default"``, ``"compiled + channels_last"``."""
     return "the default" if name == BASELINE else name_in_words(name)
 
 
 def interval_words(low: float, high: float) -> str:
-    """The interval of a ratio: ``"0.98 to 1.31"``."""
+    """Formats the interval of a ratio: ``"0.98 to 1.31"``."""
     return f"{low:.2f} to {high:.2f}"
 
 
 def gain_words(ratio: Ratio, than: str | None = None) -> str:
     """
-    How much faster or slower a configuration is: ``"looks 1.15x faster than eager (0.98 to 1.31), not certain"``.
+    Describes a configuration's ratio: ``"looks 1.15x faster than eager (0.98 to 1.31), not certain"``.
 
     Args:
-        than: What it is compared with, in words; None if that is the baseline and goes without saying.
+        than: Words for the configuration that it is compared with; None leaves them out.
     """
     low, median, high, word = ratio.low, ratio.median, ratio.high, "faster"
     if median < 1 and ratio.verdict != "equal":
@@ -274,19 +274,19 @@ def gain_words(ratio: Ratio, than: str | None = None) -> str:
 
 
 def speed_words(ratio: Ratio, than: str | None = None) -> str:
-    """``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster (0.99 to 1.11), not certain"``."""
+    """Makes a clause of a ratio: ``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster ..."``."""
     return f"{shown(ratio.name)} {'' if ratio.verdict == 'inconclusive' else 'is '}{gain_words(ratio, than)}"
 
 
 # ---------------------------------------------------------------------------------------------- reports only
 NOT_RECORDED = "not recorded"
 STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
-"""The status of a trial without a result."""
+"""Words for the status of a trial without a result."""
 
 SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
-"""A decision of the compiler, or a setting."""
+"""Words for a decision of the compiler, or for a setting."""
 
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """One line for each kind of thing: what it is, and where."""
+    """Makes a line for each key of ``found``: the key, and a list of its names."""
     return tuple(f"{what}: {listing(names, 3)}" for what, names in found.items())

@@ -1,7 +1,7 @@
 """
-The subcommands, one file each, in the order of the help; only the one that is asked for is imported.
+The subcommands, one file each, in the order of the help; only the requested subcommand is imported.
 
-A new one is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and one line here.
+A new subcommand is a file with ``prepare_parser(parser)`` and ``run(arguments)``, and one line here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMANDS = {
     "schema": "the JSON Schema of a saved diagnosis",
     "check": "what of this machine bears on a diagnosis, and what will not be recorded (also --check)",
 }
-"""Each with its line in the help."""
+"""The line in the help of each subcommand."""
 
 COMMAND_ALIASES = {"trace": "show", "examine": "show", "render": "show"}
-"""Further names of subcommands."""
+"""Other names of subcommands."""

@@ -1,4 +1,4 @@
-"""``check``: what of this machine bears on a diagnosis, and what will not be recorded, on one screen."""
+"""``check``: prints the properties of this machine that influence a diagnosis, and what will not be recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DRIVER = Path("/proc/driver/nvidia/params")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    """Adds no options: there are none."""
+    """Sets the description; there are no options."""
     parser.description = (
         "Prints the versions, the compiler, the GPU and the load of this machine, the settings that bear on layouts, "
         "and what a diagnosis here will not record. For bug reports about layoutdoctor itself."
@@ -57,7 +57,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _of_torch() -> Iterator[tuple[str, str]]:
-    """Torch, what it compiles with, where it runs, and what is lost with it."""
+    """Yields lines on torch, its compilers, its devices, and what this torch does not record."""
     try:
         with needs_torch():
             import torch
@@ -109,7 +109,7 @@ def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
 
 
 def _loaded_allocator() -> str | None:
-    """An allocator that takes the place of the C library's in this process."""
+    """Returns the allocator that replaces the C library's in this process; None if there is none."""
     with contextlib.suppress(OSError):
         found = _ALLOCATORS.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
         return found[1] if found is not None else None

@@ -1,4 +1,4 @@
-"""``compare``: what changed between two recorded traces, or two saved diagnoses. No model, no torch and no GPU."""
+"""``compare``: compares two recorded traces, or two saved diagnoses. Needs no model, no torch and no GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compares the two and prints the report."""
+    """Compares two traces or diagnoses, and prints the report."""
     read = (arguments.old, arguments.new)
     outputs = prepare_outputs(arguments.output, force=arguments.force, read=read, redact=arguments.redact)
     for output in outputs:
@@ -56,4 +56,4 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if comparison.regression.losses:
         return EXIT_FOUND
-    return 0 if not_judged is None else EXIT_INCONCLUSIVE  # what cannot be judged is no pass
+    return 0 if not_judged is None else EXIT_INCONCLUSIVE  # without a judgement, the check does not pass

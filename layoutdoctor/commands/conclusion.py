@@ -1,7 +1,7 @@
 """
-The end of every command with a diagnosis: accepted findings, reports, the findings that fail it, the exit status.
+Concludes every command with a diagnosis: accepted findings, reports, findings that fail it, exit status.
 
-The options for it are proved right, and their files readable or writable, before anything is measured.
+The options are checked before anything is measured, and so is whether their files can be read or written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _JOINED_FORMATS = ("text", "markdown", "json")
 
 
 def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every command with a diagnosis has, those of its reports included."""
+    """Adds the options of every command with a diagnosis, including the options of its reports."""
     parser.add_argument(
         "--fail-on",
         metavar="CODE|error|warning",
@@ -70,7 +70,7 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
 
 
 class FailedTarget(Record, frozen=True, kw_only=True):
-    """In a list of diagnoses as JSON, the entry of a target, or a trace, that has none."""
+    """The entry of a target or trace without a diagnosis, in a list of diagnoses as JSON."""
 
     target: str
     failure: Failure
@@ -79,13 +79,14 @@ class FailedTarget(Record, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Conclusion:
     """
-    The end of a command.
+    The outputs of a command with a diagnosis, and the findings that fail it.
 
     Attributes:
-        report_format: The format on standard output.
-        fail_on: A severity, a rule's code, or None.
-        accepted: The content of the file of accepted findings; None if it is to be written for the first time.
-        annotate: Writes an annotated trace; None for a command that reads none.
+        report_format: Format of the report on standard output.
+        fail_on: Severity, or code of a rule, of findings that fail the command; None if no finding does.
+        accepted_path: File of accepted findings, which is read or written; None without such a file.
+        accepted: Content of this file; None without a file, or if it is written for the first time.
+        annotate: Function that writes an annotated trace; None for a command that reads no trace.
     """
 
     outputs: tuple[OutputFile, ...]
@@ -102,8 +103,11 @@ class Conclusion:
         Writes and prints the reports of a diagnosis, and says which findings are accepted and which fail it.
 
         Args:
-            status: The exit status if nothing fails.
-            show: Takes the diagnosis as it may be shown, in place of printing its report.
+            status: Exit status if no finding fails the command.
+            show: Function that shows the scrubbed diagnosis; None prints the report.
+
+        Returns:
+            The exit status.
         """
         acceptance = self.accept(diagnosis)
         shown = self.for_others(acceptance.diagnosis)
@@ -126,20 +130,20 @@ class Conclusion:
         return status if can_be_judged(shown) else EXIT_INCONCLUSIVE
 
     def for_others(self, record: AnyRecord) -> AnyRecord:
-        """A record as this command may show it."""
+        """Returns a record as this command may show it: scrubbed or redacted."""
         return for_others(record, redact_names=self.is_redacted)
 
     def accept(self, diagnosis: Diagnosis) -> Acceptance:
-        """The diagnosis with its accepted findings marked: all of them if they are to be written."""
+        """Marks the accepted findings of a diagnosis; all findings, if the file of accepted findings is written."""
         if self.accepted_path is None:
             return Acceptance(diagnosis)
-        diagnosis = for_others(diagnosis)  # a saved diagnosis is known by these names too
+        diagnosis = for_others(diagnosis)  # saved diagnoses have the scrubbed names, too
         if self.accepted is not None and not self.writes_accepted:
             return accept(diagnosis, self.accepted)
         return accept(diagnosis, accept_all(diagnosis, self.accepted))
 
     def _end_accepted(self, path: Path, acceptance: Acceptance) -> None:
-        """Writes the accepted findings if that was asked for, and says how many there are."""
+        """Writes the accepted findings if requested; says how many there are, and which entries no longer hold."""
         count = count_of(acceptance.count, "finding")
         if self.writes_accepted:
             try:
@@ -165,7 +169,7 @@ def prepare_conclusion(
     read: Sequence[InputFile],
     annotate: Annotate | None = None,
 ) -> Conclusion:
-    """Proves that everything that was asked for can be done; nothing is written yet."""
+    """Checks the options of a conclusion and prepares it; writes nothing yet."""
     read = (*read, arguments.accepted)
     further = {} if annotate is None else {TRACE_SUFFIX: ANNOTATED}
     outputs = prepare_outputs(
@@ -192,10 +196,10 @@ def prepare_conclusion(
 
 
 def severity_or_code(text: str) -> str:
-    """A severity, or a rule's code in either case, as given on the command line, as findings have it."""
+    """Reads a severity or a rule's code, in lower or upper case, from the command line."""
     if text.lower() in ("error", "warning"):
         return text.lower()
-    from layoutdoctor.rules import ALL_RULES  # late: most runs need none, or only at their end
+    from layoutdoctor.rules import ALL_RULES  # imported late: many runs need no rules, others at their end
 
     codes = sorted(rule.code for rule in ALL_RULES)
     if text.upper() not in codes:
@@ -206,23 +210,23 @@ def severity_or_code(text: str) -> str:
 
 
 def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding, ...]:
-    """The findings that the user wants to fail on; accepted ones are none of them."""
+    """Returns the findings that fail the command; accepted findings do not."""
     return tuple(finding for finding in diagnosis.findings if finding.accepted is None and is_failing(finding, fail_on))
 
 
 def is_failing(finding: Finding, fail_on: str | None) -> bool:
-    """Whether a finding that is not accepted is one that the user wants to fail on."""
+    """Whether a finding, unless it is accepted, fails the command."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     return finding.code == fail_on or finding.severity in severities
 
 
 def can_be_judged(diagnosis: Diagnosis) -> bool:
-    """Whether any configuration left something to look at: no finding is no pass if nothing was recorded."""
+    """Whether kernels or graphs of a configuration were recorded; otherwise, the absence of findings proves nothing."""
     return any(trial.status == "ok" and (trial.kernels is not None or trial.graphs) for trial in diagnosis.trials)
 
 
 def status_of(diagnosis: Diagnosis) -> int:
-    """The exit status of a diagnosis of a model: 0 if anything was measured or lowered, or there is no convolution."""
+    """Returns a diagnosis's exit status: 0 if a configuration was measured or lowered, or no convolution ran."""
     was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
     was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
     has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
@@ -230,8 +234,8 @@ def status_of(diagnosis: Diagnosis) -> int:
 
 
 def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
-    """Names the findings that fail the run, and the configurations that no finding can be about."""
-    from layoutdoctor.examination.gaps import examination_of  # late: most runs fail on nothing
+    """Names the findings that fail the command, and the configurations that could not be examined for findings."""
+    from layoutdoctor.examination.gaps import examination_of  # imported only with --fail-on
 
     for trial in diagnosis.trials:
         blockers = () if trial.is_static else examination_of(diagnosis, trial.name).blockers
@@ -249,7 +253,7 @@ def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
 
 
 def _line(finding: Finding) -> str:
-    """One finding on one line: code, severity, rule, configuration, place, message."""
+    """Describes a finding in one line: code, severity, rule, configuration, place, message."""
     where = [f"[{clean_name(finding.configuration)}]"] if finding.configuration else []
     place = place_of(finding.location, finding.module)
     head = " ".join([clean_name(finding.code), finding.severity, clean_name(finding.rule), *where])
@@ -257,7 +261,7 @@ def _line(finding: Finding) -> str:
 
 
 def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
-    """Refuses output files and formats that could hold one diagnosis only."""
+    """Refuses output files and formats that can hold only one diagnosis, if there are several."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
             f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "
@@ -268,11 +272,11 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
 
 
 def worst_of(statuses: Sequence[int]) -> int:
-    """The exit status of several diagnoses, each of which has its own."""
+    """Combines the exit statuses of several diagnoses: failed first, then a finding, then inconclusive, then 0."""
     return next((status for status in (EXIT_FAILED, EXIT_FOUND, EXIT_INCONCLUSIVE) if status in statuses), 0)
 
 
 def print_records(records: Iterable[bytes]) -> None:
-    """Several records of JSON as one list, to standard output; they are scrubbed already."""
+    """Prints several scrubbed JSON records as one list."""
     texts = [msgspec.json.format(record, indent=1).decode() for record in records]
     print_text("[\n" + ",\n".join(texts) + "\n]\n" if texts else "[]\n")

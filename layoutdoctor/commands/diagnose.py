@@ -1,7 +1,7 @@
 """
-``diagnose``: a model under several layout configurations. The subcommand's name may be left out.
+``diagnose``: diagnoses a model under several layout configurations. The subcommand's name may be left out.
 
-Everything that can be wrong with the command line is found before torch is imported.
+All errors of the command line are found before torch is imported.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
-    """Adds what can be said of a diagnosis, whatever it is of."""
+    """Adds the options of every diagnosis, whether its model comes from a target or from a script."""
     parser.add_argument(
         "--lower-for",
         "--target",
@@ -187,7 +187,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive_seconds(text: str) -> float:
-    """A number of seconds as given on the command line."""
+    """Reads a number of seconds from the command line."""
     try:
         seconds = float(text)
     except ValueError:
@@ -212,12 +212,12 @@ def _compile_arguments(text: str) -> dict[str, Any]:
 
 
 def _seconds_or_none(text: str) -> float:
-    """A number of seconds; infinity for no limit."""
+    """Reads a number of seconds from the command line, or ``none`` as infinity."""
     return math.inf if text == "none" else _positive_seconds(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Diagnoses the target, prints the report, and writes it to the output files."""
+    """Diagnoses the targets, prints the report, and writes it to the output files."""
     targets = several.targets_of(arguments)
     if len(targets) > 1:
         several.refuse_what_is_of_one(arguments, targets)
@@ -252,14 +252,14 @@ def diagnose_calls(
     arguments: argparse.Namespace, plan: Plan, requests: Mapping[str, Request], weights: Sequence[float]
 ) -> int:
     """
-    Diagnoses each kind of call, and makes the policy of all.
+    Diagnoses each kind of call, and makes the policy for all kinds.
 
     Args:
-        requests: By the name of the kind.
-        weights: How often each comes.
+        requests: Requests by the name of the kind of call.
+        weights: Relative frequency of each kind of call, in the same order.
     """
     from layoutdoctor.examination.advice.policy import (
-        make_policy,  # late: what is wrong with the command line is said at once
+        make_policy,  # imported late, so that errors of the command line show first
     )
 
     shapes = {(one.inputs, one.subject_directory) for one in requests.values()}
@@ -274,7 +274,7 @@ def diagnose_calls(
         measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
         try:
             policy = make_policy([one for one, _ in measured], [weight for _, weight in measured])
-        except UsageError as error:  # such as of a model without a convolution, which has no times
+        except UsageError as error:  # for example, a model without convolutions has no times
             say(f"no policy: {error}")
             if arguments.format == "json":
                 several.print_found(found, plan.conclusion)
@@ -286,11 +286,11 @@ def diagnose_calls(
 
 class Plan(NamedTuple):
     """
-    All that a diagnosis is to do and to write, as far as it can be checked before anything runs.
+    The checked options of a diagnosis.
 
     Attributes:
-        request: Without the target.
-        recordings: A directory for them; None if they are not kept.
+        request: The request, still without a target.
+        recordings: Folder for the recordings; None if they are not kept.
     """
 
     request: Request
@@ -328,7 +328,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> 
 
 
 def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
-    """The file of ``--package``, if it was given and can be written."""
+    """Returns the file of ``--package``; None without this option. Refuses a file that cannot be written."""
     if arguments.package is None:
         return None
     if arguments.resume is not None:
@@ -340,8 +340,8 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
 
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
-    """Diagnoses, and prints and writes the report; if it is stopped, the report of what was measured until then."""
-    from layoutdoctor.commands.reproducing import with_reproduction  # late, as above
+    """Makes a diagnosis and its reports. If the diagnosis is stopped, the reports hold the results so far."""
+    from layoutdoctor.commands.reproducing import with_reproduction  # imported late, as above
     from layoutdoctor.commands.running import Running, say_stages
     from layoutdoctor.workers.launcher import close_kept_launcher
 
@@ -370,7 +370,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
 
 
 def say_how_to_continue(words: Sequence[str]) -> None:
-    """One line on standard error: the command again, with its files of this run allowed to be replaced."""
+    """Prints the command that continues the diagnosis to standard error, with ``--force`` if this run wrote files."""
     written = ("--output", "--save-recordings", "--save-traces")
     words = list(words)
     if any(word.startswith(written) for word in words) and "--force" not in words:
@@ -379,5 +379,5 @@ def say_how_to_continue(words: Sequence[str]) -> None:
 
 
 def command_without_folders(words: Sequence[str]) -> str:
-    """The command line as it goes into the record: folders are nobody else's business."""
+    """Returns the command line for the record, without the names of folders, which are private."""
     return shlex.join(["layoutdoctor", *(re.sub(r"[^\s=]*/", "", word) for word in words)])

@@ -1,4 +1,4 @@
-"""``explain``: the rules, and what each means."""
+"""``explain``: prints the table of rules, or their documentation."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table of rules, or the documentation of those asked for."""
+    """Prints the table of rules, or the documentation of the requested rules."""
     if arguments.all and arguments.rules:
         raise UsageError("cannot explain single rules and --all of them: leave out one of the two")
-    from layoutdoctor.rules import ALL_RULES  # late: what is wrong with the command line is said at once
+    from layoutdoctor.rules import ALL_RULES  # imported late, so that errors of the command line show first
 
     chosen = ALL_RULES if arguments.all else [_find_rule(name, ALL_RULES) for name in arguments.rules]
     write = _as_markdown if arguments.format == "markdown" else _as_text

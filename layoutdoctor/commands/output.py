@@ -1,7 +1,7 @@
 """
-Where the answer of a command goes: files that are proved writable before anything runs, and standard output.
+Writes the results of a command to files, which are checked before anything runs, and to standard output.
 
-Every record that leaves the process passes ``for_others``.
+Every record that leaves the process passes ``for_others``, which scrubs or redacts it.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ _HIGHLIGHTS: tuple[tuple[LineRole, str, str], ...] = (
     ("finding", r"^LD\d+ warning ", "yellow"),
     ("finding", r"^LD\d+ note ", "cyan"),
 )
-"""What stands out in a line of each kind."""
+"""Highlighted parts of lines: kind of line, pattern, style."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
     """
-    A file that a report is to be written to.
+    An output file for a report.
 
     Attributes:
-        details: The file beside a Markdown report for the rest; None for the other formats.
+        details: Second file of a Markdown report, for the details; None for other formats.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class OutputFile:
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str] = FORMATS) -> None:
-    """The options that every command with a report has."""
+    """Adds the options of every command with a report."""
     endings = {".md": "markdown", ".html": "html", ".json": "json", ".txt": "text", ".sarif": "sarif"}
     endings[".py (reproducer)"] = "reproducer"
     parser.add_argument(
@@ -102,14 +102,14 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
 
 
 def _known_format(text: str) -> str:
-    """A format as given on the command line, which is checked against the command's own afterwards."""
+    """Reads a format from the command line; argparse then compares it with the formats of the command."""
     if text == "junit":
         raise argparse.ArgumentTypeError(f"cannot print 'junit': {INSTEAD_OF_JUNIT}")
     return text
 
 
 def add_limit_option(parser: argparse.ArgumentParser) -> None:
-    """The option of commands that read traces."""
+    """Adds the size limit of commands that read traces."""
     parser.add_argument(
         "--max-bytes",
         metavar="BYTES",
@@ -120,14 +120,14 @@ def add_limit_option(parser: argparse.ArgumentParser) -> None:
 
 
 def whole_number(text: str) -> int:
-    """A whole number from 1 on, as given on the command line."""
+    """Reads a whole number from 1 on from the command line."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"cannot use {text!r}: expected a whole number from 1 on")
     return int(text)
 
 
 def read_weights(text: str) -> list[float]:
-    """Numbers separated by commas, as given on the command line."""
+    """Reads numbers separated by commas from the command line."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -145,11 +145,14 @@ def prepare_outputs(
     redact: bool = False,
 ) -> tuple[OutputFile, ...]:
     """
-    The files to write, each proved to be writable; none is changed yet.
+    Checks that all output files can be written; changes no file yet.
 
     Args:
-        read: The files that the command reads, which are never replaced. None is an option that was not given.
-        further: Formats that no report has, by the end of the file's name: raw data, in which no name is replaced.
+        paths: Names of the output files.
+        force: Whether existing files are replaced.
+        read: Files that the command reads, which are never replaced; None for an option that was not given.
+        further: Formats of raw data, by the end of the file's name. In raw data no names are replaced.
+        redact: Whether names are replaced in reports; then raw data are refused.
     """
     outputs: list[OutputFile] = []
     for name in paths:
@@ -173,9 +176,9 @@ def prepare_outputs(
 
 
 def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
-    """A path that can be written, without changing anything there, and that the command does not read."""
+    """Returns the path of a file that can be written and that the command does not read; changes no file."""
     for source in read:
-        with contextlib.suppress(OSError, ValueError):  # there is no such file, or can be none
+        with contextlib.suppress(OSError, ValueError):  # no such file exists, or can exist
             if source is not None and path.samefile(source):
                 raise UsageError(
                     f"cannot write {str(path)!r}: it is {str(source)!r}, which this command reads; name another file"
@@ -194,7 +197,7 @@ def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
 
 
 def files_of_target(target: str) -> list[Path]:
-    """The files that a target is loaded from, as far as its name says; some may not be there."""
+    """Lists the files from which a target is loaded, as its name suggests; some of them may not exist."""
     found = path_of_target(target)
     parts = target.partition(":")[0].split(".") if ":" in target and ".py:" not in target else []
     modules = [Path(*parts[:end]) for end in range(1, len(parts) + 1)]
@@ -202,23 +205,23 @@ def files_of_target(target: str) -> list[Path]:
 
 
 def path_of_target(target: str) -> Path:
-    """The file that a target names, if it names one."""
+    """Returns the file in the name of a target, such as ``model.py`` in ``model.py:NAME``."""
     return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
 
 
 def prepare_directory(name: str, what: str) -> Path:
-    """Makes a directory and proves that files can be made in it."""
+    """Makes a directory and checks that files can be made in it."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
             return Path(name).absolute()  # the model may change the current folder
-    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, a folder in a thousand others
+    except (OSError, ValueError, RecursionError) as error:  # a NUL in the path, or a thousand nested folders
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot save {what} in {name!r}: {reason}; name another directory") from error
 
 
 def prepare_raw(arguments: argparse.Namespace, what: str, suffix: str) -> Path | None:
-    """The directory of ``--save-recordings`` or ``--save-traces``; None if the option was not given."""
+    """Prepares the directory of ``--save-recordings`` or ``--save-traces``; None if the option was not given."""
     name = getattr(arguments, f"save_{what}")
     if name is None:
         return None
@@ -238,7 +241,7 @@ def prepare_raw(arguments: argparse.Namespace, what: str, suffix: str) -> Path |
 
 
 def save_recordings(recordings: Iterable[Recording], directory: Path) -> None:
-    """Writes recordings, one file for each configuration; one that cannot be written is named on standard error."""
+    """Writes recordings, one file for each configuration. A file that cannot be written is named on standard error."""
     from layoutdoctor.recording.saved import save_recording
 
     for recording in recordings:
@@ -250,7 +253,7 @@ def save_recordings(recordings: Iterable[Recording], directory: Path) -> None:
 
 
 def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
-    """A record, or several, as they may leave this process: scrubbed, and redacted if that was asked for."""
+    """Scrubs one or several records so that they may leave this process; redacts them if ``redact_names`` is True."""
     from layoutdoctor import privacy
 
     return privacy.redact(record) if redact_names else privacy.scrub(record)
@@ -258,14 +261,14 @@ def for_others(record: AnyRecord, *, redact_names: bool = False) -> AnyRecord:
 
 def save_reports(shown: Diagnosis, outputs: Sequence[OutputFile], annotate: Annotate | None = None) -> tuple[Path, ...]:
     """
-    Writes the report to every file, those beside a Markdown report among them, and returns their paths.
+    Writes the report to every output file, and returns the paths, including the details of Markdown reports.
 
     Args:
-        shown: From ``for_others``.
-        annotate: Writes an annotated trace.
+        shown: The diagnosis as ``for_others`` returned it.
+        annotate: Function that writes an annotated trace.
 
     Raises:
-        OutputError: A file could not be written; the others were.
+        OutputError: A file could not be written; the other files were written.
     """
     written: list[Path] = []
 
@@ -275,7 +278,7 @@ def save_reports(shown: Diagnosis, outputs: Sequence[OutputFile], annotate: Anno
         elif output.details is None:
             output.write(renderer_of(output.report_format)(shown))
         else:
-            from layoutdoctor.reports.markdown import markdown_parts  # late: the other formats need none of it
+            from layoutdoctor.reports.markdown import markdown_parts  # imported only for Markdown
 
             report, details = markdown_parts(shown, output.details.name)
             if details is not None:
@@ -289,7 +292,7 @@ def save_reports(shown: Diagnosis, outputs: Sequence[OutputFile], annotate: Anno
 
 
 def write_outputs(outputs: Sequence[OutputFile], write: Callable[[OutputFile], None]) -> None:
-    """Writes every output; one that cannot be written does not cost the others."""
+    """Writes every output, and raises ``OutputError`` at the end if some could not be written."""
     failures = []
     for output in outputs:
         try:
@@ -306,7 +309,12 @@ def publish(
     report_format: str,
     render: Callable[[AnyRecord, str, int | None], str],
 ) -> None:
-    """Writes a comparison or a policy, which is from ``for_others``, to its files, and prints it all the same."""
+    """
+    Writes the report of a comparison or a policy to files, and prints it even if a file could not be written.
+
+    Args:
+        shown: The record as ``for_others`` returned it.
+    """
     try:
         write_outputs(outputs, lambda output: output.write(render(shown, output.report_format, None)))
         say_what_was_written([output.path for output in outputs])
@@ -315,9 +323,9 @@ def publish(
 
 
 def print_table(table: Table, report_format: str) -> None:
-    """One table to standard output, as text or Markdown."""
+    """Prints one table as text or Markdown."""
     if report_format == "markdown":
-        from layoutdoctor.reports.markdown import table_of  # late: text needs none of it
+        from layoutdoctor.reports.markdown import table_of  # imported only for Markdown
 
         print_text(table_of(table) + "\n")
         return
@@ -327,14 +335,14 @@ def print_table(table: Table, report_format: str) -> None:
 
 
 def say_what_was_written(paths: Sequence[Path]) -> None:
-    """Each file with its size."""
+    """Logs the name and size of each written file."""
     for path in paths:
-        with contextlib.suppress(OSError):  # gone already
+        with contextlib.suppress(OSError):  # the file was removed meanwhile
             logger.info("wrote %s (%s)", path, format_bytes(path.stat().st_size))
 
 
 def print_report(shown: Diagnosis, report_format: str) -> None:
-    """The report to standard output; on a terminal set for its width, and coloured."""
+    """Prints the report; on a terminal, text has colours and the terminal's width."""
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         print_text(render_terminal(shown, terminal_width()))
     else:
@@ -343,12 +351,12 @@ def print_report(shown: Diagnosis, report_format: str) -> None:
 
 def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
     """
-    The report for standard output, with colours if rich finds that it takes them (``NO_COLOR``, ``FORCE_COLOR``).
+    Renders the report with colours, if rich decides so (``NO_COLOR``, ``FORCE_COLOR``).
 
     Args:
-        width: Characters per line, None for 100; lines to paste are never broken.
+        width: Characters per line; None for 100. Lines of code to paste are never broken.
     """
-    from rich.console import Console  # late: saved records and files need no rich
+    from rich.console import Console  # imported only for a terminal
     from rich.text import Text
 
     from layoutdoctor.reports.sections.view import build_view

@@ -1,4 +1,4 @@
-"""``policy``: which configuration to use for which input shapes, from saved diagnoses of one model. Needs no torch."""
+"""``policy``: chooses configurations by input shapes, from saved diagnoses of one model. Needs no torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes the policy of saved diagnoses, writes and prints it."""
+    """Makes the policy from saved diagnoses, writes it and prints it."""
     outputs = prepare_outputs(arguments.output, force=arguments.force, read=arguments.saved, redact=arguments.redact)
     for output in outputs:
         check_format(output.report_format, what="policy")

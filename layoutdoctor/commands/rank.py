@@ -1,4 +1,8 @@
-"""``rank``: the account of a difference, of convolutions alone, by what each loses. No model, no torch and no GPU."""
+"""
+``rank``: sorts the convolutions of a saved diagnosis by the time that each loses in one configuration against another.
+
+Needs no model, no torch and no GPU.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table."""
+    """Prints the table of convolutions."""
     diagnosis = for_others(load(arguments.saved), redact_names=arguments.redact)
     of = arguments.of or diagnosis.compared_with or diagnosis.trials[0].name
     against = arguments.against or next((name for name in _candidates(diagnosis) if name != of), of)
@@ -48,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print_text(to_json(account).decode() + "\n")
         return 0
-    from layoutdoctor.reports.sections.account import table_of_convolutions  # late: JSON needs none of it
+    from layoutdoctor.reports.sections.account import table_of_convolutions  # imported late: JSON needs no table
 
     table = table_of_convolutions(account).first(_MOST_ROWS)
     print_table(table, arguments.format)
@@ -58,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _candidates(diagnosis: Diagnosis) -> Iterator[str]:
-    """What a configuration is compared with if nothing is asked for, the first choice first."""
+    """Yields the configurations to compare with by default, the first choice first."""
     if diagnosis.recommended_name is not None:
         yield diagnosis.recommended_name
     yield from sorted(diagnosis.ratios, key=lambda name: -diagnosis.ratios[name].median)

@@ -1,4 +1,4 @@
-"""Runs the reproducer of a report, and keeps what it printed."""
+"""Runs the reproducer of a report, and keeps its output."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ def with_reproduction(
     diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str | None, *, quiet: bool
 ) -> Diagnosis:
     """
-    The diagnosis with what its reproducer printed, if a report will hold one that can be run here.
+    Runs the reproducer and adds its output to the diagnosis.
+
+    The reproducer runs only if a report will contain it, and if it can run on this machine.
 
     Args:
-        target: As on the command line; the script is given its file if it takes the model from one.
+        target: The target as on the command line; a reproducer that loads the model from a file gets its file.
     """
     if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
         return diagnosis
@@ -57,17 +59,17 @@ def with_reproduction(
 
 
 class _Verdict(msgspec.Struct, frozen=True):
-    """The last line that a reproducer prints."""
+    """The content of the last line that a reproducer prints."""
 
     reproduced: bool
 
 
 def run_reproducer(script: str, file: Path | None = None, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
     """
-    Runs a script in a folder of its own, and ends it and all that it started after so many seconds.
+    Runs a script in its own folder, and ends it and all processes that it started if it exceeds the time limit.
 
     Args:
-        file: The model's file, if the script takes the model from one.
+        file: File of the model, for a script that loads the model from a file.
     """
     with private_directory() as folder:
         here = Path(folder, "reproducer.py")

@@ -1,4 +1,4 @@
-"""``--resume``: a folder of recordings to go on from, and what has changed since it was written."""
+"""``--resume``: continues a diagnosis from a folder of recordings, if its surroundings have not changed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,29 @@ _KEY, _SEEN = "request.sha256", "surroundings.json"
 _SEEN_VARIABLES = re.compile(
     r"(?:TORCH|PYTORCH|TRITON|OMP|GOMP|KMP|MKL|ONEDNN|DNNL|MALLOC|CUDA|HIP|ROCR|NVIDIA)_?.*|CXX|LD_PRELOAD"
 )
-"""Variables of the environment that may change the code that runs, or how long it takes."""
+"""Environment variables that may change the generated code or its time."""
 
 
 class Folder:
     """
-    A folder of recordings that a run writes, and that the next one goes on from.
+    A folder of recordings that one run writes and the next run continues from.
 
-    Configurations that failed, hung or crashed are not tried again. A finished run is examined once more. All other
-    configurations are compiled and timed again, with the compiler's caches warm. So are all if a file of the user's
-    that was loaded has changed since, or the environment, the processors or the machine.
+    Configurations that failed, hung or crashed are not tried again. All others are compiled and timed again, with warm
+    compiler caches. If the run was finished, its recordings are examined again, and nothing is timed. If an imported
+    file of the user, the environment, the processors or the machine has changed, all configurations are tried again.
+
+    Attributes:
+        changes: Names of the things that have changed since the folder was written.
+        recordings: The recordings in the folder that are still valid.
+        is_done: Whether the recordings are those of a finished run.
     """
 
     def __init__(self, path: Path, request: Request) -> None:
         """
-        Opens it.
+        Opens the folder.
 
         Raises:
-            UsageError: It cannot be used, or is that of another run.
+            UsageError: The folder cannot be used, or belongs to a run with another command line.
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
@@ -72,19 +77,19 @@ class Folder:
         files = [] if self.changes else sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
         found = []
         for one in files:
-            with contextlib.suppress(RecordError):  # half a file: it is recorded again
+            with contextlib.suppress(RecordError):  # an incomplete file: the configuration is tried again
                 found.append(load_recording(one))
         self.recordings = tuple(found)
-        # Only the recordings of a run that came to its end say how long its stages took.
+        # Only the recordings of a finished run have the times of the stages.
         self.is_done = 0 < len(files) == len(found) and all(one.head.stage_seconds for one in found)
 
     def lost(self) -> tuple[Recording, ...]:
-        """Configurations that need not be tried again."""
+        """Returns the recordings of configurations that failed, crashed or timed out and are not tried again."""
         return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
 
     def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
-        """Writes the recordings so far, and what a run depends on that its command line does not say."""
-        if not self._has_noted:  # once, soon after they were loaded
+        """Writes the recordings so far, and once the hashes of the user's files and of the surroundings."""
+        if not self._has_noted:  # only once, soon after the files were imported
             self._has_noted = True
             hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
             seen = _Seen(surroundings=_surroundings(), files=hashes)
@@ -93,14 +98,14 @@ class Folder:
 
 
 class _Seen(msgspec.Struct):
-    """The things that a run depended on, each by a hash; files by their paths from the folder."""
+    """Hashes of the things that a run depended on; files by their paths relative to the folder."""
 
     surroundings: dict[str, str]
     files: dict[str, str]
 
 
 def _changes(path: Path) -> Iterator[str]:
-    """The things that are no more as the run that wrote the folder found them."""
+    """Yields the names of the things that have changed since the folder was written."""
     try:
         seen = msgspec.json.decode(path.read_bytes(), type=_Seen)
     except FileNotFoundError:  # nothing was recorded yet
@@ -116,7 +121,7 @@ def _changes(path: Path) -> Iterator[str]:
 
 
 def _surroundings() -> dict[str, str]:
-    """A hash of each thing that code and times depend on, beside the command line."""
+    """Returns hashes of the things that code and times depend on, besides the command line and the user's files."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {name: value for name, value in os.environ.items() if _SEEN_VARIABLES.fullmatch(name)}
     found |= {"number of processors": str(affinity), "machine": f"{platform.node()} {platform.machine()}"}
@@ -134,7 +139,7 @@ def _hash_of(file: Path) -> str:
 
 
 def _key_of(request: Request) -> str:
-    """A hash of all that the command line asks for, but for how long."""
+    """Returns a hash of the request, without its time limits, its budget, its folders and the text of the command."""
     same = msgspec.structs.replace(
         request, subject_directory=None, command=None, trace_directory=None, timeout_seconds=None, budget_seconds=None
     )

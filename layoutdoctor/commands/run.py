@@ -1,4 +1,4 @@
-"""``run``: a module of a user's script, with what it gets when the script runs as it always does."""
+"""``run``: diagnoses a module of a user's script, with the inputs that it gets when the script runs as usual."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
-    from layoutdoctor.commands.running import require_torch  # late: it takes its time
+    from layoutdoctor.commands.running import require_torch  # imported late, because it is slow
     from layoutdoctor.workers.program import Asked, run_script
 
     script = Path(arguments.script)
@@ -129,8 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace, script: Path) -> int:
-    """Runs the script until some steps of it were recorded, and reports on these."""
-    from layoutdoctor.commands.running import require_torch  # late, as above
+    """Runs the script until some of its steps are recorded, and reports on these steps."""
+    from layoutdoctor.commands.running import require_torch  # imported late, as above
     from layoutdoctor.recording.saved import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
     from layoutdoctor.workers.program import Asked, run_script
@@ -166,7 +166,7 @@ def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -
             f"cannot diagnose {name} without --module: it called no module with convolutions under a name of its own; "
             "name one, such as --module pipe.vae.decoder"
         )
-    from layoutdoctor.reports.sections.rows import Table, TableRow  # late: mostly nothing is listed
+    from layoutdoctor.reports.sections.rows import Table, TableRow  # imported only for a list
 
     names = for_others(tuple(one.name for one in modules), redact_names=redact)
     rows = tuple(
@@ -178,6 +178,6 @@ def _without_module(name: str, modules: Sequence[ModuleTime], *, redact: bool) -
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command line for the record, without the script's own words, which may be anything."""
+    """Returns the command line for the record, without the arguments of the script, which may be private."""
     end = words.index("--") if "--" in words else len(words)
     return command_without_folders([*words[:end], *(["--", "..."] if end < len(words) else [])])

@@ -1,4 +1,4 @@
-"""How commands run a diagnosis, and what they show meanwhile."""
+"""Runs the diagnosis of a command, and shows progress and first results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.0
 
 
 def check_request(request: Request) -> None:
-    """Refuses a request that no worker could carry out."""
+    """Refuses a request that no worker can carry out: torch is missing, or a word is not UTF-8 text."""
     require_torch()
     try:
         msgspec.json.encode(request)
@@ -45,17 +45,18 @@ def check_request(request: Request) -> None:
 
 
 def require_torch() -> None:
-    """Looks for torch without importing it."""
+    """Raises ``UnsupportedTorchError`` if torch is not installed; does not import torch."""
     if importlib.util.find_spec("torch") is None:
         raise UnsupportedTorchError(NO_TORCH)
 
 
 class Running:
     """
-    A diagnosis of a command, under way; all diagnoses of a process share a launcher.
+    The diagnosis of a command, under way; all diagnoses of a process share a launcher.
 
     Raises:
-        UsageError: The folder to resume from cannot be used, or a word of the request is no text.
+        UsageError: The folder to resume from cannot be used, or a word of the request is not UTF-8 text.
+        UnsupportedTorchError: torch is not installed.
     """
 
     def __init__(self, request: Request, conclusion: Conclusion, resume: str | None) -> None:
@@ -67,11 +68,11 @@ class Running:
 
     @property
     def recordings(self) -> tuple[Recording, ...]:
-        """Recordings of what was seen until now."""
+        """The recordings so far."""
         return () if self._watch is None else self._watch.latest
 
     def diagnose(self, *, quiet: bool) -> Diagnosis:
-        """The diagnosis, findings included; each configuration is named as soon as it is ready."""
+        """Makes the diagnosis, findings included. Logs a line for each configuration as soon as it is ready."""
         request, folder = self._request, self._folder
         lost = () if folder is None else folder.lost()
         if folder is not None and folder.changes:
@@ -97,10 +98,14 @@ class Running:
 
     def stopped(self, how: str, directory: Path | None) -> Diagnosis | None:
         """
-        The results of a diagnosis that was stopped, as they may be shown, and saved; None if nothing was ready.
+        Saves the recordings and reports of a stopped diagnosis.
 
         Args:
-            directory: For the recordings, if they are to be kept.
+            how: The reason for the stop, for the record.
+            directory: Folder for the recordings; None does not keep them.
+
+        Returns:
+            The diagnosis of the results so far, scrubbed; None if no configuration was ready.
         """
         seen = [
             msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, interrupted=how))
@@ -123,14 +128,14 @@ class Running:
         for one in self.recordings:
             if one.name not in self._named:
                 self._named.add(one.name)
-                # One that is the same as another may be known before that has compiled.
+                # A configuration may be known to be the same as another one before that one has compiled.
                 trial = diagnosis_of([one]).trials[0] if one.trial.status == "ok" else concluded(one.trial)
                 failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
                 logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
 
     def _show_table(self, recordings: Sequence[Recording]) -> None:
         """Prints the first table, whose times are provisional."""
-        from layoutdoctor.reports.sections.view import build_view  # late, as the reports take their time
+        from layoutdoctor.reports.sections.view import build_view  # imported late, because it is slow
         from layoutdoctor.reports.text import table_lines
 
         logger.info("first times, provisional (others are still compiling):")
@@ -140,13 +145,13 @@ class Running:
 
 
 def _say_if_busy(others: OtherPrograms) -> None:
-    """Says so before minutes are spent, if other programs use much of the machine."""
+    """Logs a warning at the start if other programs use much of the machine."""
     cores = others.cores
     if cores is not None and cores > BUSY_CORES:
         logger.info("other programs use %.1f cores: times will vary; end them, or diagnose later", cores)
 
 
 def say_stages(diagnosis: Diagnosis) -> None:
-    """How long each stage took, the longest first, for ``-v``."""
+    """Logs the time of each stage, the longest first, for ``-v``."""
     longest = sorted(diagnosis.stage_seconds.items(), key=lambda stage: -stage[1])
     logger.debug("took %s", ", ".join(f"{format_seconds(seconds)} {stage}" for stage, seconds in longest))

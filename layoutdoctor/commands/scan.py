@@ -1,4 +1,4 @@
-"""``scan``: many recorded traces, each examined once, and what they add up to. No model, no torch and no GPU."""
+"""``scan``: examines many recorded traces and adds up the results. Needs no model, no torch and no GPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examines every file and prints the sum."""
+    """Examines every file, and prints the report on all."""
     further = {".jsonl": _LINES, ".parquet": _TABLE}
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=arguments.paths, further=further, redact=arguments.redact
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"cannot write {output.path.name!r}: a scan has no report as {output.report_format}; expected one of "
                 ".html, .json, .jsonl, .md, .parquet and .txt"
             )
-    from layoutdoctor.fleet.scanning import scan  # late: what is wrong with the command line is said at once
+    from layoutdoctor.fleet.scanning import scan  # imported late, so that errors of the command line show first
 
     reports = [output for output in outputs if output.report_format in SCAN_FORMATS]
     with contextlib.ExitStack() as stack:
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Sink:
-    """A file that takes the conversions of each trace as it ends; one that fails costs itself only."""
+    """An output file for the conversions of each examined trace. If it cannot be written, the scan goes on."""
 
     def __init__(self, output: OutputFile, stack: contextlib.ExitStack) -> None:
         from layoutdoctor.fleet.scanning import lines_file, parquet_file
@@ -152,11 +152,11 @@ class _Sink:
         self._add = self._own.enter_context(parquet_file(output.path)) if is_table else lines_file(output.path)
 
     def add(self, found: ScannedRows) -> None:
-        """Adds one trace."""
+        """Adds the conversions of one trace."""
         self._do(lambda: self._add([found]))
 
     def end(self) -> None:
-        """Ends the file."""
+        """Completes the file."""
         self._do(self._own.close)
 
     def _do(self, step: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """
-``schema``: the JSON Schema (2020-12) of what layoutdoctor saves.
+``schema``: prints the JSON Schema (2020-12) of the files that layoutdoctor saves.
 
-It is made from the records: types and bounds as read, words from the docstrings.
+The schema is made from the records: types and bounds from the fields, descriptions from the docstrings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIELD = re.compile(r"^    (\w+): (.*)$")
 
 
 def schema_of_kind(kind: str) -> Schema:
-    """The schema of a saved file."""
+    """Makes the schema of one kind of saved file."""
     from layoutdoctor.diagnosis import accepted, comparison, policy
 
     kinds: dict[str, tuple[list[type[msgspec.Struct]], str, int]] = {
@@ -57,12 +57,12 @@ def schema_of_kind(kind: str) -> Schema:
 
 
 def to_text(schema: Schema) -> str:
-    """A schema as indented JSON."""
+    """Formats a schema as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
 def _described(component: Json) -> Schema:
-    """A record's schema with its docstring: the first part describes the whole, ``Attributes`` the fields."""
+    """Adds descriptions to a record's schema from its docstring: the summary, and ``Attributes`` for the fields."""
     assert isinstance(component, dict)
     whole, _, attributes = str(component.get("description", "")).partition("\nAttributes:\n")
     words: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def _on_one_line(*lines: str) -> str:
 
 
 def _version_field(definition: Json, version: int) -> None:
-    """The version is no number to choose: a reader refuses every other one, and a file without it."""
+    """Makes the version a required constant, so that a reader refuses files with another version or without one."""
     assert isinstance(definition, dict)
     properties, required = definition["properties"], definition.get("required", [])
     assert isinstance(properties, dict)

@@ -1,4 +1,4 @@
-"""Several targets in one call: one diagnosis after the other, each in processes of its own, and one table of all."""
+"""Diagnoses several targets, one after the other and each in its own processes, and prints one table of all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_ONE = ("output", "input", "module", "config", *_FILES_OF_ONE)
 
 
 def targets_of(arguments: argparse.Namespace) -> list[str]:
-    """The targets on the command line, then the lines of the list, each once."""
+    """Returns the targets of the command line, then the targets of ``--list``, each once."""
     lines: list[str] = []
     if arguments.list is not None:
         try:
@@ -59,10 +59,10 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
 
 def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
     """
-    Inputs and threads of each kind of call, by a name: the groups of inputs, each with each number of threads.
+    Returns inputs and number of threads of each kind of call, by a name: each group of inputs with each number.
 
     Raises:
-        UsageError: There are too many, or two are the same.
+        UsageError: There are too many kinds, a group is empty, or two kinds are the same.
     """
     groups: list[list[str]] = [[]]
     for spec in arguments.input:
@@ -89,7 +89,7 @@ def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple
 
 
 def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
-    """Refuses several targets, options that write files of one diagnosis, and those that no policy can be made with."""
+    """Refuses several targets, options that write files of one diagnosis, and options that exclude a policy."""
     if len(targets) > 1:
         raise UsageError(f"cannot use several --threads with {len(targets)} targets: give one number, or one target")
     given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
@@ -104,7 +104,7 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
 
 
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
-    """Refuses options that would write over each other, or mean another thing for each."""
+    """Refuses options that concern one model only: its inputs, its modules and its files."""
     given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(
@@ -124,13 +124,16 @@ def diagnose_several(
     conclude: Callable[[Mapping[str, Diagnosis | Failure]], None] | None = None,
 ) -> int:
     """
-    Diagnoses one target after the other; each row is said as soon as it is known, the table printed at the end.
+    Diagnoses one target after the other. Logs each result at once, and prints a table at the end.
 
     Args:
-        requests: By the name of the target, or of the kind of call.
-        conclude: Called with what was found; None prints the table.
+        requests: Requests by the name of the target, or of the kind of call.
+        conclude: Function that is called at the end with all results; None prints the table.
+
+    Returns:
+        The exit status.
     """
-    from layoutdoctor.commands.running import Running, say_stages  # late: it takes its time
+    from layoutdoctor.commands.running import Running, say_stages  # imported late, because it is slow
     from layoutdoctor.workers.launcher import close_kept_launcher
 
     found: dict[str, Diagnosis | Failure] = {}
@@ -173,7 +176,7 @@ def _row_in_short(target: str, found: Diagnosis | Failure, conclusion: Conclusio
 
 
 def print_found(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
-    """The table of all targets to standard output; as JSON the diagnoses themselves."""
+    """Prints the table of all targets, or a list of the diagnoses in JSON."""
     from layoutdoctor.reports.sections.view import build_table_of_models
 
     shown = conclusion.for_others(dict(found))

@@ -1,8 +1,8 @@
 """
-``show``: the report of what was recorded or saved before. No model, no torch and no GPU.
+``show``: prints reports of recorded or saved files. Needs no model, no torch and no GPU.
 
-The beginning of each file says what it is. A trace, a table of kernels or a log is examined; recordings of one
-diagnosis make one report, with today's analysis and rules; a saved diagnosis is shown in another format.
+The kind of each file is found from its first bytes. A trace, a table of kernels or a log is examined. The recordings of
+one diagnosis make one report, with the present analysis and rules. A saved diagnosis is printed in any format.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class _Source(NamedTuple):
     One diagnosis to show.
 
     Attributes:
-        status_of: The exit status that it has alone if nothing fails.
+        name: File or subject, for messages.
+        make: Function that makes the diagnosis.
+        status_of: Function that returns the exit status of this diagnosis, if no finding fails the command.
     """
 
     name: str
@@ -81,7 +83,7 @@ class _Source(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the report of each file, or of each diagnosis that recordings are of."""
+    """Prints the report of each file; recordings of one diagnosis have one report."""
     kinds = [(file, kind_of_file(Path(file))) for file in arguments.files]
     annotate = None
     if [kind for _, kind in kinds] == ["trace"]:
@@ -104,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _conclude_several(conclusion: Conclusion, sources: Sequence[_Source]) -> int:
-    """Makes and reports one diagnosis after the other, as JSON in one list; one that cannot be made is named."""
+    """Makes and reports one diagnosis after the other; JSON is one list. Names the sources that have no diagnosis."""
     statuses: list[int] = []
     records: list[bytes] = []
 
@@ -126,7 +128,7 @@ def _conclude_several(conclusion: Conclusion, sources: Sequence[_Source]) -> int
             records.append(to_json(conclusion.for_others(FailedTarget(target=source.name, failure=failure))))
         else:
             statuses.append(conclusion.conclude(diagnosis, source.status_of(diagnosis), show))
-            del diagnosis  # the next one needs the memory
+            del diagnosis  # the next diagnosis needs the memory
     if conclusion.report_format == "json":
         print_records(records)
     return worst_of(statuses)
@@ -139,14 +141,14 @@ def _load(file: str, *, recheck: bool) -> Diagnosis:
         return diagnosis
     import msgspec
 
-    from layoutdoctor.rules import run_rules  # late: a saved diagnosis has its findings
+    from layoutdoctor.rules import run_rules  # imported only for --recheck
 
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
 
 
 # ------------------------------------------------------------------------------------------- traces, tables, logs
 def _of_a_run(file: str, max_bytes: int) -> Iterator[_Source]:
-    """One source for a recorded run, or one for each table of a file."""
+    """Yields one source for a recorded run, or one source for each table of a file."""
     _import_numpy()
     from layoutdoctor.recording.reading import read_tables
     from layoutdoctor.run.recorded import diagnose_recordings
@@ -154,7 +156,7 @@ def _of_a_run(file: str, max_bytes: int) -> Iterator[_Source]:
     try:
         tables = read_tables(Path(file), Path(file).name, max_bytes)
     except LayoutDoctorError:
-        tables = ()  # examining the file says why
+        tables = ()  # examining the file reports the error
     if not tables:
         yield _Source(file, partial(_examine, file, max_bytes), status_of_run)
     for table in tables:
@@ -164,14 +166,18 @@ def _of_a_run(file: str, max_bytes: int) -> Iterator[_Source]:
 def _examine(file: str, max_bytes: int) -> Diagnosis:
     _import_numpy()
     from layoutdoctor.recording.reading import garbage_collection_paused
-    from layoutdoctor.run.recorded import examine_trace  # late: what is wrong with the command line is said at once
+    from layoutdoctor.run.recorded import examine_trace  # imported late, so that errors of the command line show first
 
     with garbage_collection_paused():
         return examine_trace(file, max_bytes=max_bytes)
 
 
 def _import_numpy() -> None:
-    """Without the threads of its linear algebra, which no trace needs and which cost a tenth of a small one's time."""
+    """
+    Imports NumPy without the threads of OpenBLAS.
+
+    No trace needs these threads, and their start takes a tenth of the time of a small trace.
+    """
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)
     os.environ.setdefault(name, "1")
@@ -189,14 +195,14 @@ def _annotate(diagnosis: Diagnosis, path: Path, *, source: str, max_bytes: int) 
 
 
 def status_of_run(diagnosis: Diagnosis) -> int:
-    """The exit status of the report of a run: 0 if kernels were recorded."""
+    """Returns the exit status of the diagnosis of a recorded run: 0 if kernels were recorded."""
     kernels = diagnosis.trials[0].kernels
     return 0 if kernels is not None and kernels.count else EXIT_INCONCLUSIVE
 
 
 # ------------------------------------------------------------------------------------------- recordings
 def _of_recordings(names: Sequence[str]) -> Iterator[_Source]:
-    """One source for each diagnosis that the recordings are of; one that says why if none can be read."""
+    """Yields one source for each diagnosis in the recordings; if none can be read, one that raises the error."""
     from layoutdoctor.examination.examine import by_diagnosis
     from layoutdoctor.run.recorded import diagnose_recordings
 
@@ -218,14 +224,18 @@ def _status_of_recordings(diagnosis: Diagnosis) -> int:
 
 
 def _load_recordings(names: Sequence[str]) -> list[Recording]:
-    """The recordings in files and folders; what cannot be read is named on standard error if another one can be."""
+    """
+    Loads the recordings in files and folders.
+
+    Unreadable recordings are named on standard error; if no recording can be read, this is an error.
+    """
     from layoutdoctor.recording.saved import load_recording
 
     found: list[Recording] = []
     problems: list[str] = []
     for name in names:
         path, is_folder = Path(name), False
-        with contextlib.suppress(OSError):  # reading it says why
+        with contextlib.suppress(OSError):  # reading the file reports the error
             is_folder = path.is_dir()
         files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if is_folder else [path]
         if not files:

@@ -1,4 +1,4 @@
-"""The signals that end a process, as an exception: what was begun is cleaned up, and what is known is reported."""
+"""Turns signals that end a process into an exception, so that files are cleaned up and results are reported."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ENDING = {
 
 class Interrupted(KeyboardInterrupt):
     """
-    The command was stopped by a signal, from the keyboard or from outside; its text says which.
+    The command was stopped by a signal, which the text of the exception names.
 
     Attributes:
-        exit_status: 128 and the signal's number, as shells have it.
+        exit_status: 128 plus the number of the signal, as in shells.
     """
 
     def __init__(self, number: int) -> None:
@@ -33,12 +33,12 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """Meanwhile the signals that end a process become an exception, so that the results so far are written first."""
+    """A block in which signals that would end the process raise ``Interrupted``, so that results can be written."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for name in _ENDING:
             number = getattr(signal, name, None)
-            # Under nohup it is ignored.
+            # A signal with another handler, or ignored as under nohup, stays as it is.
             if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 before[number] = signal.signal(number, _raise_interrupted)
     try:

@@ -1,4 +1,4 @@
-"""Standard output, standard error and progress; no escape sequence of a model, a trace or a message passes them."""
+"""Writes to standard output and standard error, and shows progress, without escape sequences from models or traces."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.messages import Progress
 
 WIDEST_REPORT = 140
-"""Longer lines are hard to read, whatever the terminal's width."""
+"""Largest number of characters per line, even on a wider terminal; longer lines are hard to read."""
 
-_SILENT_SECONDS = 8.0  # a stage that only counts on is shown again after so long
+_SILENT_SECONDS = 8.0  # a stage in which only the numbers change is shown again after this time
 _COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 _ACTS_ON_A_TERMINAL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*m)")
-"""Control characters but line breaks, tabs and the sequences of colours and weight."""
+"""Control characters, except line breaks, tabs and the escape sequences of colours and font weight."""
 
 logger = logging.getLogger("layoutdoctor")
-"""Notes (info), which ``-q`` leaves out, and further ones that only ``-v`` shows (debug)."""
+"""Logger of notes: ``-q`` hides those of level info, and only ``-v`` shows those of level debug."""
 
 
 class OutputError(LayoutDoctorError):
-    """A report could not be written after all (exit status 3)."""
+    """A report could not be written, although its file was writable at the start (exit status 3)."""
 
 
 def say(*lines: str) -> None:
     """
-    Lines on standard error, also with ``-q``: an error, a warning, why the command ends as it does.
+    Prints lines to standard error, also with ``-q``: an error, a warning, the reason for the exit status.
 
-    What cannot be written is lost: progress that nobody can read costs no diagnosis.
+    If standard error cannot be written, the lines are lost and the diagnosis goes on.
     """
-    from layoutdoctor.reports.sections.wording import clean_line  # late: if nothing is said it is not needed
+    from layoutdoctor.reports.sections.wording import clean_line  # imported only if it is needed
 
     shown = "\n".join(map(clean_line, lines))
     try:
@@ -51,7 +51,7 @@ def say(*lines: str) -> None:
 
 
 def say_error(error: object) -> None:
-    """The sentence of an error, on one line whatever it quotes."""
+    """Prints the text of an error to standard error, in one line."""
     say(f"error: {' '.join(str(error).split())}")
 
 
@@ -62,7 +62,7 @@ class _Saying(logging.Handler):
 
 @contextlib.contextmanager
 def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Meanwhile standard error shows the log: notes; with ``-q`` none of them, with ``-v`` more."""
+    """A block in which the log goes to standard error: notes, with ``-q`` only warnings, with ``-v`` more notes."""
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [_Saying()], False
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
@@ -74,12 +74,12 @@ def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def terminal_width() -> int | None:
-    """Characters per line of the report on standard output; None if that is no terminal."""
+    """Returns the number of characters per line for standard output; None if it is not a terminal."""
     return min(shutil.get_terminal_size().columns, WIDEST_REPORT) if sys.stdout.isatty() else None
 
 
 def print_text(text: str) -> None:
-    """Text to standard output, as far as its encoding can show it; a reader that went away is no error."""
+    """Prints text to standard output. Replaces characters outside its encoding, and ignores a closed pipe."""
     encoding = sys.stdout.encoding or "utf-8"
     text = _ACTS_ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
@@ -97,12 +97,12 @@ def print_text(text: str) -> None:
 
 def without_workflow_commands(text: str) -> str:
     """
-    A report as a CI service may show it: no line of it is taken for a command of the service.
+    Changes a report so that GitHub's runner takes no line of it for a command.
 
-    In JSON nothing changes but how it is written.
+    JSON keeps its meaning; only the spelling of a string changes.
 
     Source:
-        GitHub's runner takes a line that begins with ``::name`` for a command, and an old form of it,
+        GitHub's runner reads a line that begins with ``::name`` as a command, and an old form of it,
         ``##[name]``, anywhere (actions/runner, ActionCommand.cs).
     """
     text = _COMMAND.sub(r"\1: :", text)
@@ -111,21 +111,21 @@ def without_workflow_commands(text: str) -> str:
 
 def open_standard_streams() -> None:
     """
-    Opens the standard streams that this process was started without (``>&-``), on nothing.
+    Opens each missing standard stream of this process (``>&-``) on the null device.
 
-    Otherwise the next file to be opened takes the number of a standard stream, and a child's words go into it.
+    Otherwise the next opened file gets the number of a standard stream, and output of a child goes into this file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is ``number``
     sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
 def silence(stream: TextIO) -> None:
-    """Gives a stream that cannot be written somewhere to go: Python flushes the standard ones once more as it ends."""
+    """Redirects a stream that cannot be written to the null device, because Python flushes it once more at exit."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -135,7 +135,7 @@ def silence(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """A function that shows each step: by a bar on a terminal, else by plain lines; it shows nothing if quiet."""
+    """A block with a function that shows progress: a bar on a terminal, plain lines elsewhere, nothing if quiet."""
     if quiet:
         yield lambda progress: None
         return
@@ -159,7 +159,7 @@ def showing_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 class _Lines:
-    """Plain lines: one for each stage, and another one if the stage still counts on after eight seconds."""
+    """Shows progress in plain lines: one line for each stage, and another one if the stage goes on for long."""
 
     def __init__(self) -> None:
         self._stage, self._shown = "", -math.inf
@@ -173,7 +173,7 @@ class _Lines:
 
 
 def _estimate(progress: Progress) -> str:
-    """About how long it will still take, in the words of a person."""
+    """Describes the estimated time that is left; empty without an estimate."""
     if not progress.left_seconds:
         return ""
     left = progress.left_seconds

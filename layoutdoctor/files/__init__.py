@@ -1,1 +1,1 @@
-"""Files: replacing one as a whole, names that lead nowhere else, folders for temporary files."""
+"""Writes files as a whole, makes safe file names, and makes folders for temporary files."""

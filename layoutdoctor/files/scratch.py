@@ -1,8 +1,9 @@
 """
-Folders for the temporary files of one run.
+Makes folders for the temporary files of one run.
 
-A run that is killed leaves its folder behind; the next run removes it. A folder says in a file within who made it, and
-only what is proved to be left by a process of this machine, boot, container and user that is dead is removed.
+A run that is killed leaves its folder behind, and the next run removes it. A file in each folder names the process that
+made it. A folder is removed only if this process ran under the same user, in the same boot and container, and has
+certainly ended.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _PREFIX = "layoutdoctor-"
 _OWNER = ".layoutdoctor-owner.json"
 _MOST_OWNER_BYTES = 1000
 _SAME_START_SECONDS = 60.0
-"""The system's clock may be set while a process runs, and its start is then told differently."""
+"""Largest difference between two readings of the start time of one process: the system's clock may be set meanwhile."""
 
 
 class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that made a folder; ``pid`` has a meaning within one boot and one namespace only."""
+    """The process that made a folder; ``pid`` is unique only within one boot and one namespace."""
 
     pid: int
     started: float
@@ -36,8 +37,8 @@ class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def this_process(cls) -> _Owner | None:
-        """This process; None where the system does not tell boots and namespaces apart."""
-        import psutil  # late: most of what reads and writes files makes no folder
+        """Describes this process; None if the system does not identify boots and namespaces."""
+        import psutil  # imported only to make a folder
 
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -47,7 +48,7 @@ class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
 
     def is_dead(self, seen_by: _Owner) -> bool:
-        """Whether the process has ended, beyond doubt."""
+        """Whether the process has certainly ended."""
         import psutil
 
         if (self.boot, self.namespace, self.user) != (seen_by.boot, seen_by.namespace, seen_by.user) or self.pid <= 0:
@@ -63,10 +64,10 @@ class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def private_directory() -> tempfile.TemporaryDirectory[str]:
     """
-    A folder for the files of one run, which this user alone can enter; those of runs that were killed are removed.
+    Makes a folder for the files of one run, which only this user can enter. Removes the folders of killed runs.
 
     Raises:
-        TransportError: There is no room for one.
+        TransportError: The folder cannot be made.
     """
     owner = _Owner.this_process()
     if owner is not None:
@@ -86,7 +87,7 @@ def private_directory() -> tempfile.TemporaryDirectory[str]:
 
 
 def _is_left(folder: Path, seen_by: _Owner) -> bool:
-    """Whether a folder was made here for temporary files, by a process of this user that is dead."""
+    """Whether a folder was made by ``private_directory``, in a process of this user that has ended."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != seen_by.user or stat.S_IMODE(found.st_mode) != 0o700:

@@ -1,5 +1,5 @@
 """
-Files are written under a private random name and renamed: a reader sees the old one or the new one, each whole.
+Writes files under a private random name and then renames them, so that a reader sees the whole old or new file.
 
 Only regular files are read or replaced.
 """
@@ -32,19 +32,19 @@ RECORDING_SUFFIX = ".recording"
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """
-    A stream whose content takes the place of a file when the block ends; if the block raises, nothing is left.
+    A block with a stream whose content replaces a file at the end of the block. If the block raises, nothing changes.
 
-    A link is replaced and not followed. A file that is replaced keeps its permissions.
+    A symbolic link is replaced and not followed. A replaced file keeps its permissions.
 
     Raises:
-        OSError: It could not be written, or ``path`` is there and no file.
+        OSError: The file cannot be written, or ``path`` exists and is not a regular file.
     """
     mode = mode_of_file(path)
     temporary = path.with_name(f".layoutdoctor-{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            mode = mode or stat.S_IMODE(os.fstat(descriptor).st_mode)  # what the user's mask leaves to a new file
+            mode = mode or stat.S_IMODE(os.fstat(descriptor).st_mode)  # a new file has permissions by the user's mask
             os.fchmod(descriptor, stat.S_IRUSR | stat.S_IWUSR)
             yield stream
             stream.flush()
@@ -57,10 +57,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def mode_of_file(path: Path) -> int | None:
     """
-    The permissions of the file that is to be replaced; None if there is none, or a link.
+    Returns the permissions of an existing file; None if there is no file, or a symbolic link.
 
     Raises:
-        OSError: It is a directory, a pipe or a device, or no such name is possible.
+        OSError: The path is that of a directory, a pipe or a device, or is not a possible name.
     """
     try:
         mode = path.lstat().st_mode
@@ -81,10 +81,10 @@ def _check_regular(mode: int, path: str | Path) -> None:
 
 def opened(path: str | Path) -> BufferedReader:
     """
-    A file to be read: nobody waits for a pipe, or reads a device without an end.
+    Opens a regular file for reading. Pipes and devices are refused, because reading them may never end.
 
     Raises:
-        OSError: It cannot be read, is a directory, a pipe or a device, or no such name is possible.
+        OSError: The file cannot be read, is a directory, a pipe or a device, or its name is not possible.
     """
     try:
         _check_regular(os.stat(path).st_mode, path)  # noqa: PTH116 - a path may be a string
@@ -98,7 +98,7 @@ def write_file(path: Path, text: str) -> None:
     Writes a text file as ``replacing`` does, gzipped if its name ends in ``.gz``.
 
     Raises:
-        OSError: As for ``replacing``.
+        OSError: The file cannot be written, or ``path`` exists and is not a regular file.
     """
     data = text.encode("utf-8", "backslashreplace")
     with replacing(path) as stream:
@@ -106,12 +106,12 @@ def write_file(path: Path, text: str) -> None:
 
 
 def is_packed_name(name: str | PurePath) -> bool:
-    """Whether a file of this name is gzipped."""
+    """Whether a file with this name is gzipped."""
     return str(name).lower().endswith(".gz")
 
 
 def printable(value: object) -> object:
-    """A plain value with lone surrogates, which no UTF-8 has, as their escapes."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by their escapes in strings, dicts and lists."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -120,7 +120,7 @@ def printable(value: object) -> object:
 
 
 def file_name_of(name: str) -> str:
-    """A name as the name of a file: a plain one as it is, any other one made so that it leads nowhere else."""
+    """Makes a file name from any name, without path separators. A name of harmless characters stays as it is."""
     plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]
     if plain == name and name.strip(".") and not name.startswith("."):
         return name

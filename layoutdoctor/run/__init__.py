@@ -1,1 +1,1 @@
-"""A diagnosis from its beginning to its end, what a worker does, and diagnoses of what was recorded before."""
+"""Runs a diagnosis from beginning to end, does the work of its processes, and diagnoses saved recordings."""

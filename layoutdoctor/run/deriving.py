@@ -1,4 +1,4 @@
-"""Configurations that follow from those that were timed: forced layout optimization, cures, switches of libraries."""
+"""Derives further configurations from timed ones: forced layout optimization, cures, cuDNN's benchmark mode."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
-"""Each costs a compile: those about the most bytes are tried."""
+"""Number of cures that are tried. Each costs a compile, so the cures of the largest conversions come first."""
 SWITCHED_COUNT = 2
-"""How many of the best are tried under a library's switch."""
+"""Number of configurations, the fastest first, that are tried with ``torch.backends.cudnn.benchmark``."""
 
 MATRIX_PRODUCT_RULE = "LD508"
-"""Rule about convolutions that are matrix products: its cure gains so much that a quick diagnosis tries it too."""
+"""Rule for convolutions that are matrix products. Its cure gains so much that a quick diagnosis tries it too."""
 _LAYOUT_BREAKER = "LD104"
 _LAUNCH_BOUND = 0.8
-"""If the kernels take less than this share of a call, the GPU waits for launches."""
+"""Share of a call's time. A call whose kernels take a smaller share is launch-bound."""
 
 
 def with_cures(base: Configuration, cures: Sequence[Cure]) -> Configuration:
-    """A configuration with cures."""
+    """Returns a configuration with these cures, named after them."""
     name = "+".join((base.name, *(cure.name for cure in cures)))
     return msgspec.structs.replace(base, name=name, cures=tuple(cures))
 
 
 def with_switch(base: Configuration) -> Configuration:
-    """A configuration for which cuDNN times its algorithms instead of guessing."""
+    """Returns a configuration with ``torch.backends.cudnn.benchmark`` on: cuDNN times its algorithms."""
     switches = {**base.library_switches, CUDNN_BENCHMARK: True}
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
 
 
 def _with_option(worker: Worker, name: str, option: str) -> Configuration:
-    """A worker's configuration with one more option of Inductor."""
+    """Returns a worker's configuration with one more Inductor option set to True."""
     base = worker.configuration
     options = {**base.inductor_options, option: True}
     return msgspec.structs.replace(base, name=f"{base.name}+{name}", inductor_options=options)
 
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
-    """Forced layout optimization, if the default has it in the forward alone."""
+    """Returns forced layout optimization if the default configuration has layout optimization in the forward only."""
     base = next((worker for worker in workers if worker.name == BASELINE), None)
     if base is None or not leaves_out_backward(base.trial.graphs) or any(worker.name == FORCED for worker in workers):
         return ()
@@ -73,7 +73,11 @@ def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
 
 
 def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
-    """Eager mode in the formats of configurations of which nothing was compiled, as far as it is not tried yet."""
+    """
+    Returns eager configurations that are still to be tried.
+
+    They have the memory formats of compiled configurations that ran as eager code, because nothing was compiled.
+    """
     tried = {_formats(worker.configuration) for worker in workers if worker.configuration.backend == "eager"}
     ran = {_formats(worker.configuration) for worker in workers if worker.is_ok and worker.trial.ran_as_eager}
     known = (one for one in DEFAULT_CONFIGURATIONS if one.backend == "eager")
@@ -81,7 +85,11 @@ def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
 
 
 def in_other_sizes(workers: Sequence[Worker], inputs: Sequence[InputTensor]) -> tuple[Configuration, ...]:
-    """The default with the symbolic sizes of the inputs as symbols if it has numbers for them, else with numbers."""
+    """
+    Returns the default configuration with the other kind of sizes, if the inputs have symbolic sizes.
+
+    If its graphs have symbols for these sizes, the new configuration has numbers; otherwise it has symbols.
+    """
     base = next((worker for worker in workers if worker.name == BASELINE and worker.trial.graphs), None)
     if base is None or not any(tensor.symbolic for tensor in inputs):
         return ()
@@ -102,12 +110,16 @@ def single_cures(
     answers: Collection[str] | None = None,
 ) -> tuple[Configuration, ...]:
     """
-    The best configuration with each cure that may help it, and the best without frozen weights with its first one.
+    Returns configurations with one cure each.
+
+    The fastest configuration, and a similar one that failed, are combined with each cure that may help them. Two
+    others get the first of their cures only: the fastest one that loses channels-last to an operation, unless that is
+    the fastest of all; and the fastest one without frozen weights, if the fastest of all has frozen weights.
 
     Args:
-        medians: Ratio to the baseline, by configuration; the baseline's is 1.
-        bandwidth: The device's copy bandwidth in bytes per second, which bounds what a cure can gain; None if unknown.
-        answers: Rules whose cures are tried; None for all.
+        medians: Median ratio to the baseline by the name of the configuration; 1 for the baseline.
+        bandwidth: The device's copy bandwidth in bytes per second, which limits the gain of a cure; None if unknown.
+        answers: Codes of the rules whose cures are tried; None for all rules.
     """
     cures_of = partial(_cures_of, bandwidth=bandwidth, answers=answers)
     found: list[Configuration] = []
@@ -122,7 +134,7 @@ def single_cures(
 
 
 def _cures_of(worker: Worker, bandwidth: float | None, answers: Collection[str] | None) -> list[Cure]:
-    """The cures that may pay for their compile, those about the most bytes first."""
+    """Returns the cures whose gain may be worth their compile, in the order of the bytes of the conversions."""
     seconds = worker.start.call_seconds if worker.start is not None else 0.0
     return [
         proposal.cure
@@ -133,12 +145,12 @@ def _cures_of(worker: Worker, bandwidth: float | None, answers: Collection[str] 
 
 
 def _loses_its_format(worker: Worker) -> bool:
-    """Whether it is slower than the best because it pays for channels-last without getting it, as far as is known."""
+    """Whether an operation in the configuration undoes channels-last, and a cure for that was proposed."""
     return any(proposal.cure.answers == _LAYOUT_BREAKER for proposal in worker.proposals)
 
 
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
-    """All cures that seem to help by themselves; none if fewer than two do."""
+    """Returns a configuration with all cures that made their configuration faster; nothing if fewer than two did."""
     cured = [worker for worker in _by_speed(workers, medians) if worker.configuration.cures]
     bases = {name_without_cures(worker.configuration) for worker in cured}
     base = next((worker for worker in _by_speed(workers, medians) if worker.name in bases), None)
@@ -153,10 +165,13 @@ def on_a_gpu(
     workers: Sequence[Worker], medians: Mapping[str, float], environment: Environment, *, tries_all: bool
 ) -> tuple[Configuration, ...]:
     """
-    The best two under cuDNN's own timing, and the best compiled one with CUDA graphs if launches hold it up.
+    Returns the configurations that are tried on a GPU only.
+
+    They are the two fastest with ``torch.backends.cudnn.benchmark``, and the fastest compiled one with CUDA graphs if
+    it is launch-bound.
 
     Args:
-        tries_all: Whether Inductor's max-autotune is tried as well.
+        tries_all: Whether the fastest compiled configuration is also tried with Inductor's max-autotune.
     """
     ready = _by_speed(workers, medians)
     found: list[Configuration] = []
@@ -178,7 +193,11 @@ def _is_launch_bound(worker: Worker) -> bool:
 
 
 def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
-    """The first that failed for something that a cure mends, compiled as the best one is."""
+    """
+    Returns the first worker that failed and for which cures were proposed, or nothing.
+
+    A worker with the backend and the Inductor options of the best one is preferred, then one with its backend.
+    """
     found = [worker for worker in workers if worker.trial.failure is not None and worker.proposals]
     like = [worker for worker in found if worker.configuration.backend == best.configuration.backend]
     same = [one for one in like if one.configuration.inductor_options == best.configuration.inductor_options]
@@ -186,7 +205,7 @@ def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
 
 
 def _by_speed(workers: Sequence[Worker], medians: Mapping[str, float]) -> list[Worker]:
-    """Those that were timed and may be recommended, the fastest first."""
+    """Returns the workers that were timed and may be recommended, the fastest first."""
     eligible = eligible_names(worker.trial for worker in workers)
     known = [worker for worker in workers if worker.name in medians and worker.name in eligible]
     return sorted(known, key=lambda worker: -medians[worker.name])

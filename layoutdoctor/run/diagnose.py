@@ -1,9 +1,9 @@
 """
-``diagnose()``: the whole story on one page.
+``diagnose()``: the steps of a diagnosis, from the model to the findings.
 
-Load the subject and run it in eager mode. If it has a convolution, a ``Run`` compiles every configuration in a worker
-of its own, and times and profiles them. Examine the recordings, run the rules. This process compiles nothing, runs no
-model, and changes nothing of the caller's.
+A process loads the subject and runs it in eager mode. If a convolution may run, a ``Run`` compiles each configuration
+in its own worker, and times and profiles it. Then the recordings are examined and the rules run. The caller's process
+compiles nothing and runs no model, and the caller's objects stay as they are.
 """
 
 from __future__ import annotations
@@ -63,37 +63,37 @@ def diagnose(
     timeout_seconds: float | None = None,
 ) -> Diagnosis:
     """
-    Finds out under which layout configuration a model is fastest, and what the conversions between layouts cost.
+    Finds the layout configuration in which a model is fastest, and the cost of its layout conversions.
 
-    The model travels to processes of layoutdoctor's own, by cloudpickle. This process compiles nothing.
+    The model is sent to processes of layoutdoctor with cloudpickle. The caller's process compiles nothing.
 
     Args:
         model: An nn.Module or any callable; it is not changed. A compiled model is unwrapped.
-        example_input: A Tensor, a tuple of positional or a dict of keyword arguments, such as images ``[N, C, H, W]``;
-            or what ``record_inputs`` kept of a call of the model.
+        example_input: A Tensor, such as images ``[N, C, H, W]``, a tuple of positional arguments or a dict of keyword
+            arguments; or a ``RecordedInputs`` that ``record_inputs`` made of a call of the model.
         mode: ``inference`` (eval mode, no gradients) or ``training`` (forward, backward of a scalar loss).
         configurations: ``default``, ``quick``, ``all``, names, or Configuration values.
         rules: Rules to run; None for all.
-        lower_for: A GPU that is not there, such as ``cuda:90``: the graphs are traced on the CPU and lowered for it,
-            and nothing is measured. None measures where the model is.
+        lower_for: A GPU that this machine lacks, such as ``cuda:90``. The graphs are traced on the CPU and lowered for
+            this GPU, and nothing is measured. None measures on the model's device.
         target: Another name of ``lower_for``.
-        compile_kwargs: Arguments of ``torch.compile`` that the model is compiled with today: ``mode``, ``dynamic``,
-            ``fullgraph``, ``options``. They hold in every configuration, save what it decides itself. None for those of
-            a model that is compiled already.
-        package: A ``.pt2`` file: what the configurations compile is compiled by AOTInductor, beside torch.compile's
-            default, and the best package is kept there (for ``torch._inductor.aoti_load_package``). Inference only.
-        budget_seconds: For rounds and starts. None: as long as compiling took, at least 10 s, at most 60 s.
-        progress: Called with a ``Progress`` at every step; None shows a line in a notebook and on a terminal, which is
-            gone at the end.
-        timeout_seconds: How long one configuration may take; None for half an hour, infinity for no limit.
+        compile_kwargs: Arguments of ``torch.compile`` with which the model is compiled today: ``mode``, ``dynamic``,
+            ``fullgraph``, ``options``. They apply in every configuration, except to settings that the configuration
+            itself decides. None uses the arguments with which the given model was compiled, if it was.
+        package: A ``.pt2`` file for the best package (for ``torch._inductor.aoti_load_package``). AOTInductor then
+            compiles the configurations; torch.compile's default is measured beside them. Inference only.
+        budget_seconds: Time for rounds and starts. None takes the time of compiling, at least 10 s, at most 60 s.
+        progress: Function that is called with a ``Progress`` at every step. None shows one line in a notebook or on a
+            terminal and removes it at the end.
+        timeout_seconds: The longest time that one configuration may take; None for half an hour, infinity for no limit.
 
     Returns:
-        The record; ``print`` it for the report.
+        The diagnosis; ``print`` it for the report.
 
     Raises:
         UsageError: An argument is wrong.
         SubjectError: The model does not run on the example input in eager mode.
-        TransportError: The model cannot travel to another process; the message names what cannot.
+        TransportError: The model cannot be sent to another process; the message names the object at fault.
     """
     _check(mode, budget_seconds, progress, timeout_seconds)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
@@ -101,7 +101,7 @@ def diagnose(
     rules = None if rules is None else _listed(rules, (Rule,), "rule", _A_RULE)
     lower_for = target if lower_for is None else lower_for
     if lower_for is not None:
-        find_gpu(lower_for)  # before the model is looked at
+        find_gpu(lower_for)  # raises an error before work on the model begins
     limit = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     request = Request(
         mode=mode,
@@ -121,7 +121,7 @@ def diagnose(
 def record_only(
     model: Callable[..., Any], example_input: Any, *, mode: Mode, configurations: Iterable[str | Configuration]
 ) -> Diagnosis:
-    """A diagnosis without times: conversions, kernels and decisions; arguments and errors are those of ``diagnose``."""
+    """Makes a diagnosis without times: conversions, kernels and decisions. Arguments and errors as in ``diagnose``."""
     _check(mode, None, None, None)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
     request = Request(mode=mode, configurations=choose_configurations(listed, mode), is_timed=False)
@@ -135,13 +135,13 @@ def diagnose_object(
     watch: Watch,
     rules: Sequence[Rule] | None = None,
 ) -> Diagnosis:
-    """The diagnosis of a model that the caller holds; raises as ``diagnose`` does."""
-    with needs_torch():  # late, as the command's process has no torch
+    """Diagnoses a model object; raises the errors of ``diagnose``."""
+    with needs_torch():  # imported here, because the command's process does not import torch
         from layoutdoctor.measure.memory import release_memory
         from layoutdoctor.subjects.subject import subject_from_python
         from layoutdoctor.subjects.transport import save_subject
     subject = subject_from_python(model, example_input)
-    release_memory()  # what this process's allocators keep for later is room for the workers
+    release_memory()  # the workers need the memory that this process's allocators hold in reserve
     launcher = kept_launcher()
     with launcher.folder() as directory:
         save_subject(subject, directory)
@@ -153,7 +153,7 @@ def diagnose_request(
     launcher: Launcher, request: Request, watch: Watch, rules: Sequence[Rule] | None = None
 ) -> Diagnosis:
     """
-    The diagnosis that a request asks for, findings included.
+    Makes the diagnosis for a request, findings included.
 
     Raises:
         LayoutDoctorError: The subject cannot be loaded, or does not run in eager mode.
@@ -178,14 +178,14 @@ def diagnose_request(
 
 
 def _keep_package(diagnosis: Diagnosis, folder: Path, file: Path) -> str:
-    """Copies the best package to where the caller wants it; a note that says which one it is, or why there is none."""
+    """Copies the best package to the caller's file. Returns a note with its configuration, or why none was written."""
     name = package_to_keep(diagnosis)
     if name is None:
         return f"{file.name} was not written: AOTInductor compiled no configuration with right outputs"
     try:
         with replacing(file) as kept, package_file(folder, name).open("rb") as made:
             shutil.copyfileobj(made, kept)
-    except OSError as error:  # the diagnosis is as good without it
+    except OSError as error:  # the diagnosis is complete without the package
         return f"{file.name} was not written: {error.strerror or error}"
     return f"{file.name} holds {name_in_words(name)}, for inputs in the memory format of that configuration"
 
@@ -194,9 +194,9 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     if not eager.may_convolve and request.lower_for is None:
         return _not_tried(eager.head, request)
     if request.lower_for is not None:
-        eager.end()  # nothing is compared
+        eager.end()  # no outputs are compared
     elif eager.on_gpu:
-        eager.wait()  # its memory is needed
+        eager.wait()  # the workers need its memory
     host = eager.host
     if host.loaded.forks:
         watch.begin("loading the model")
@@ -212,7 +212,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     run = Run(host, eager, request, watch)
     try:
         run.go()
-    except BaseException:  # also what was seen of a diagnosis that is interrupted is kept
+    except BaseException:  # an interrupted diagnosis keeps the recordings so far
         run.show()
         raise
     finally:
@@ -222,7 +222,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
 
 
 def _not_tried(head: Head, request: Request) -> Sequence[Recording]:
-    """Recordings of a model without convolution, for which nothing is compiled."""
+    """Returns empty recordings for a model without convolution: none of its configurations was compiled."""
     subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
     names = tuple(configuration.name for configuration in request.configurations)
     head = msgspec.structs.replace(head, subject=subject, configurations=names)

@@ -1,4 +1,4 @@
-"""How a process that runs nothing in parallel forks others, and reports those that end."""
+"""Forks processes from a process that has one thread, and reports when they end."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def serve_forks(
     forked: Iterable[int] = (),
 ) -> NoReturn:
     """
-    Forks a process for each order that asks for one, and reports those that end.
+    Forks a process for each order that arrives, and reports each of these processes that ends.
 
     Args:
-        serve: The work of a forked process, with a channel of its own.
-        before_fork: Called in this process before each fork.
-        forked: Processes that were forked before, whose ends are reported as well.
+        serve: The work of a forked process; called in it with the order and its own channel.
+        before_fork: Function that this process calls before each fork.
+        forked: Process ids of earlier forks, whose ends are reported too.
 
     Raises:
-        ClosedError: The parent has closed its end.
+        ClosedError: The parent has closed its end of the channel.
     """
-    gc.freeze()  # else each collection in a fork visits, and so copies, all objects of this process
+    gc.freeze()  # otherwise each garbage collection in a fork touches, and thereby copies, all objects of this process
     ours = set(forked)
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    _report_ended(channel, ours)  # of what has ended before
+    _report_ended(channel, ours)  # processes that ended before the signal handler was set
     while True:
         ready, _, _ = select.select([channel.fileno(), readable], [], [])
         if readable in ready:
@@ -68,10 +68,14 @@ def fork(
     channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
 ) -> int:
     """
-    A process that carries out an order with a channel of its own, whose other end goes to the parent.
+    Forks a process that carries out an order. It has its own channel, whose other end is sent to the parent.
 
     Args:
-        channel: To the parent; closed in the new process, as are the descriptors.
+        channel: Channel from this process to its parent; the new process closes it.
+        descriptors: Further file descriptors that the new process closes.
+
+    Returns:
+        The process id.
     """
     ours, theirs = channel_pair()
     sys.stdout.flush()
@@ -97,7 +101,7 @@ def fork(
         serve(order, ours)
     except ClosedError:
         pass
-    except BaseException:  # a fault of ours, with its traceback in the log
+    except BaseException:  # a fault of layoutdoctor: the log gets its traceback
         sys.excepthook(*sys.exc_info())
         os._exit(1)
     finally:
@@ -108,7 +112,7 @@ def fork(
 
 
 def print_into(log: str) -> None:
-    """Sends all that this process prints to a file."""
+    """Redirects standard output and standard error of this process to a file."""
     number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(number, 1)
     os.dup2(number, 2)
@@ -117,15 +121,15 @@ def print_into(log: str) -> None:
 
 
 def show_stacks(descriptor: int) -> None:
-    """Has Python write its stacks there if the process crashes, and when SIGUSR2 asks what it is doing."""
+    """Makes Python write the stacks of all threads to a descriptor when the process crashes or receives SIGUSR2."""
     faulthandler.enable(descriptor, all_threads=True)
     faulthandler.register(signal.SIGUSR2, descriptor, all_threads=True)
 
 
 def may_fork(request: Request | None = None) -> bool:
-    """Whether this process can be forked, which has loaded its subject: it uses no CUDA and has no other threads."""
+    """Whether this process, which has loaded its subject, can be forked: it uses no CUDA and has one thread only."""
     import torch
 
     on_cpu = request is None or (request.device or "cpu").partition(":")[0] == "cpu"
-    threads = Path("/proc/self/task")  # where there is none, the system does not say which threads there are
+    threads = Path("/proc/self/task")  # a system without this folder does not list the threads of a process
     return on_cpu and not torch.cuda.is_initialized() and threads.is_dir() and len(list(threads.iterdir())) == 1

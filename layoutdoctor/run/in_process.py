@@ -1,8 +1,8 @@
 """
-``profile()``: what a program that runs anyway converts, seen in its own process.
+``profile()``: records the layout conversions of a running program, in the program's own process.
 
-Compiles inside the block are captured as a diagnosis captures them, a few steps run under torch.profiler, and the two
-are joined. The program itself goes on as without it; whatever fails here is a line in the report.
+Compiles inside the block are captured as in a diagnosis, and a few steps run under torch.profiler. Both are joined to
+a recording. The program runs as it would without the block; any failure here becomes a line in the report.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ if TYPE_CHECKING:
 MOST_STEPS = 5
 _MOST_SECONDS = 60.0
 _MOST_SECONDS_OF_STEPS = 300.0
-"""A recording is ended at the first occasion after so long: every operation of it takes memory, a kilobyte or two."""
+"""
+Longest time of a recording in a block with steps; the limit above is for a block without steps.
+
+The recording ends at the first occasion after this time, because each recorded operation takes a kilobyte or two of
+memory.
+"""
 
 _ROOM_BYTES = 4 << 30
 
@@ -77,11 +82,12 @@ _turn = threading.Lock()
 
 class Profile:
     """
-    A block of a program, and what was seen of it; ``print`` shows the report.
+    A block of a program and its recording; ``print`` shows the report.
 
     Attributes:
-        diagnosis: One trial, ``recorded``: decisions, graphs and conversions of what was compiled in the block, the
-            kernels of its steps, round trips and findings. Made when it is first asked for.
+        step_count: Number of steps that have ended, recorded or not.
+        diagnosis: Diagnosis with one trial, ``recorded``: decisions, graphs and conversions of the code that was
+            compiled in the block, kernels of its steps, round trips and findings. It is made at the first access.
     """
 
     def __init__(self, steps: object = MOST_STEPS, name: str | None = None) -> None:
@@ -95,7 +101,7 @@ class Profile:
         self._recorded: list[StepRecorder] = []
         self._seen: Recording | None = None
         self._recorded_seconds: list[Seconds] = []
-        self._later_seconds: list[Seconds] = []  # of steps after those that were recorded, which are as warm
+        self._later_seconds: list[Seconds] = []  # steps after the recorded steps, equally warm
         self.step_count = self._dropped_count = 0
         self._began = self._recording_since = 0.0
         self._is_open = self._compiled = self._compiles = self._is_left_out = False
@@ -134,14 +140,14 @@ class Profile:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread of the block, and no process that was forked within it."""
+        """Whether this code runs in the thread of the block, and not in a process forked within the block."""
         return self._owner == (os.getpid(), threading.get_ident())
 
     def step(self) -> None:
         """
         Ends a step of the program, and begins the next one.
 
-        The first two steps warm up. Then as many are recorded as were asked for; a step that compiles does not count.
+        The first two steps warm up. Then the requested number of steps is recorded; steps that compile do not count.
         """
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
@@ -155,7 +161,7 @@ class Profile:
         self._began = time.perf_counter()
 
     def leave_out(self) -> None:
-        """Has the step that runs now not be recorded: it is no whole one."""
+        """Excludes the present step from the recording, because it is not a whole step."""
         self._is_left_out = True
 
     def _begin(self) -> None:
@@ -204,7 +210,7 @@ class Profile:
         self._recorder = StepRecorder(file, generated, skips_one=self.step_count > 0)
 
     def _stop(self, *, is_kept: bool = True) -> None:
-        """Ends the recording; steps that have not ended are no part of it."""
+        """Ends the recording; a step that has not ended is not part of it."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             is_kept = is_kept and (self.step_count <= 1 or recorder.step_count > 0)
@@ -214,7 +220,7 @@ class Profile:
 
     @property
     def kept_count(self) -> int:
-        """Steps that were recorded."""
+        """Number of recorded steps."""
         running = [] if self._recorder is None else [self._recorder]
         return sum(max(0, recorder.step_count) for recorder in (*self._recorded, *running))
 
@@ -234,7 +240,11 @@ class Profile:
                 self._stop(is_kept=self.step_count > 0)
 
     def _on_collection(self, phase: str, _: object) -> None:
-        """Ends a recording without steps after its time; garbage is collected within the block's thread as it runs."""
+        """
+        Ends a recording in a block without steps once its time is over.
+
+        Python collects garbage in the block's thread while the program runs, so this is called now and then.
+        """
         is_due = phase == "stop" and self._recorder is not None and self.step_count == 0
         if is_due and self.is_here and self._is_late():
             with self._noting("the end of the recording"):
@@ -242,13 +252,13 @@ class Profile:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Turns any failure of ours into a note: the program goes on."""
+        """Turns any failure of layoutdoctor in the block into a note, so that the program goes on."""
         try:
             yield
         except Exception as error:
             self._problems.append(f"{what} could not be recorded: {first_line(error)}")
 
-    # ------------------------------------------------------------------------------------------ what was seen
+    # ------------------------------------------------------------------------------------------ the recording
     def _recording_of(self, traces: list[tuple[int, RecordedTrace]]) -> Recording:
         graphs = self._capture.graphs
         steps = [step for count, trace in traces for step in single_steps(trace, count)]
@@ -272,7 +282,7 @@ class Profile:
             failure = Failure(kind="profile", message="; ".join(dict.fromkeys(self._problems)) or _NOTHING)
             trial = msgspec.structs.replace(trial, status="failed", failure=failure)
         environment = observed_environment(device or "cpu", triton=triton_version(), command=None)
-        if iterations and graphs and _has_room(device or "cpu"):  # parts of a kernel are estimated by their bytes
+        if iterations and graphs and _has_room(device or "cpu"):  # parts of a kernel get times by their bytes
             bandwidth = measure_copy_bandwidth(device or "cpu")
             environment = msgspec.structs.replace(environment, copy_bandwidth_bytes_per_second=bandwidth)
         notes = (*self._step_notes(), *dict.fromkeys((*self._notes, *self._problems)))
@@ -296,7 +306,7 @@ class Profile:
             yield Lack(part="kernels", reason=_COMPILED_WITHIN)
 
     def _step_notes(self) -> Iterator[str]:
-        """How many steps were recorded, what that cost, and what was left out."""
+        """Yields notes on the number of recorded steps, the cost of recording, and the steps that were left out."""
         rank = _rank()
         if rank is not None:
             yield f"rank {rank} of {torch.distributed.get_world_size()}"
@@ -310,18 +320,18 @@ class Profile:
             yield f"{count_of(self._dropped_count, 'step')} in which something was compiled left out"
 
     def _slowdown(self) -> float | None:
-        """The time of a step that was recorded over that of a later one; None if there are too few."""
+        """Median time of a recorded step divided by the median time of a later step; None with too few steps."""
         recorded, later = self._recorded_seconds, self._later_seconds
         return statistics.median(recorded) / statistics.median(later) if recorded and len(later) > 1 else None
 
     @property
     def recording(self) -> Recording:
         """
-        What was seen, before it is examined.
+        The recording of the block, before it is examined.
 
         Raises:
             UsageError: The block has not ended.
-            TraceError: What was seen could not be put together.
+            TraceError: The graphs and the trace could not be joined to a recording.
         """
         if self._broken is not None:
             raise TraceError(f"cannot diagnose the block of layoutdoctor.profile(): {self._broken}")
@@ -331,23 +341,23 @@ class Profile:
 
     @property
     def has_enough(self) -> bool:
-        """Whether nothing more will be recorded."""
+        """Whether all requested steps are recorded, so that nothing more will be recorded."""
         return self._recorder is None and self.kept_count >= self._most_steps
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """The diagnosis of what was seen; raises ``UsageError`` while the block is open."""
+        """The diagnosis of the recording; raises ``UsageError`` while the block is open."""
         return diagnose_recordings([self.recording])
 
     @property
     def summary(self) -> dict[str, float]:
         """
-        Numbers for a logger, each of one step; what was not recorded is left out.
+        Numbers for a logger by name; a number that was not recorded is left out.
 
-        ``step_seconds`` of the steps after the recorded ones, ``recorded_step_count``, ``kernel_seconds_per_step``,
-        ``conversion_count_per_step``, ``conversion_seconds_per_step``, ``conversion_mib_per_step``,
-        ``conversion_share`` of the kernels' time, ``round_trip_count``, ``round_trip_seconds_per_step``,
-        ``finding_count``.
+        Numbers of one step: ``step_seconds`` (median of the steps after the recorded ones),
+        ``kernel_seconds_per_step``, ``conversion_count_per_step``, ``conversion_seconds_per_step``,
+        ``conversion_mib_per_step``, ``round_trip_count``, ``round_trip_seconds_per_step``. Others:
+        ``recorded_step_count``, ``conversion_share`` (share of the kernels' time), ``finding_count``.
         """
         diagnosis, trial = self.diagnosis, self.diagnosis.trials[0]
         found: dict[str, float | None] = {
@@ -375,7 +385,7 @@ class Profile:
         """
         Writes the report, as ``Diagnosis.save`` does.
 
-        In a process group each rank writes a file of its own: ``report.rank1.html`` for ``report.html``.
+        In a process group each rank writes its own file: rank 1 writes ``report.rank1.html`` for ``report.html``.
         """
         rank, path = _rank(), Path(path)
         self.diagnosis.save(path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}"))
@@ -393,33 +403,34 @@ class Profile:
 
 def profile(*, steps: int = MOST_STEPS) -> Profile:
     """
-    A ``with`` block around any code of this process, of which a few steps are recorded and diagnosed.
+    Makes a ``with`` block that records a few steps of any code of this process, and diagnoses them.
 
-    Call ``step()`` of what it gives after each step of a loop; without that the whole block is one step. The code runs
-    as it would without it, but that graphs are compiled afresh and not taken from Inductor's caches.
+    The block yields a ``Profile``. Call its ``step()`` after each step of a loop; without any call, the whole block is
+    one step. The code runs as it would without the block, except that graphs are compiled again instead of taken from
+    Inductor's caches.
 
     Args:
-        steps: How many steps to record; the first two, and those that compile, are not.
+        steps: Number of steps to record; the first two steps and steps that compile are not recorded.
 
     Raises:
-        UsageError: That is no number of steps.
+        UsageError: The number of steps is not an integer from 1 on.
     """
     return Profile(steps)
 
 
 def _name_of(frame: FrameType) -> str:
-    """The file and line of the block."""
+    """Returns the file and line of the block; ``this process`` if its code is in no file."""
     file = frame.f_code.co_filename
     return _UNNAMED if file.startswith("<") else f"{Path(file).name}:{frame.f_lineno}"
 
 
 def _has_room(device: str) -> bool:
-    """Whether the device has room for a large copy; a CPU always has."""
+    """Whether the device has enough free memory for a large copy; on a CPU always True."""
     return kind_of(device) == "cpu" or torch.cuda.mem_get_info(device)[0] > _ROOM_BYTES
 
 
 def _rank() -> int | None:
-    """The rank in a process group of several; None without one."""
+    """Returns the rank in a process group of several processes; None without such a group."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         return int(distributed.get_rank())

@@ -1,9 +1,9 @@
 """
 The launcher: a process that imports torch and Inductor once, and forks a host for each subject.
 
-A host loads its subject and forks a worker for each configuration. Neither runs a parallel region or starts a thread,
-so that a fork is an ordinary process. If loading the subject starts threads or uses CUDA, the host says so, and the
-launcher forks each worker, which loads the subject for itself.
+A host loads its subject and forks a worker for each configuration. Launcher and host run no parallel region and start
+no thread, because a process with threads cannot safely be forked. If loading the subject starts threads or uses CUDA,
+the host reports it. Then the launcher forks each worker, and the worker loads the subject itself.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _LOOK_SECONDS = 0.2
 
 def main(words: Sequence[str]) -> NoReturn:
     """
-    Serves the process that started this one until it closes its end.
+    Serves the process that started this one until that process closes its end of the socket.
 
     Args:
-        words: Number of the socket, and the folder for temporary files.
+        words: File descriptor of the socket, and the folder for temporary files.
     """
     descriptor, directory = int(words[0]), Path(words[1])
     sys.argv = [""]
@@ -62,30 +62,30 @@ def main(words: Sequence[str]) -> NoReturn:
         _refuse(channel, error)
     with contextlib.suppress(ClosedError):
         serve_forks(channel, _host, forked=forked)
-    for one in started_by(os.getpid()):  # the parent has ended, or was killed
+    for one in started_by(os.getpid()):  # the parent has closed its end, or was killed
         kill_with_all_it_started(one.pid)
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
 def _import_torch(directory: Path) -> None:
-    os.environ["TORCH_WARM_POOL"] = "0"  # a pool of compiling processes, which a thread looks after
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there is a GPU is asked without using CUDA
+    os.environ["TORCH_WARM_POOL"] = "0"  # no pool of compiling processes: it needs a thread in this process
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch looks for a GPU without using CUDA
     try:
         with needs_torch():
             import torch
 
             from layoutdoctor.capture.compat import inductor_config
 
-            importlib.import_module("layoutdoctor.run.work")  # notes how many threads torch uses
+            importlib.import_module("layoutdoctor.run.work")  # notes torch's number of threads before it is set to 1
             torch.set_num_threads(1)
-            inductor_config()  # its cache's folder is made now, so that no model is blamed if it cannot be
-            with contextlib.suppress(Exception):  # names the cache's folder before temporary files move
+            inductor_config()  # makes Inductor's cache folder now, so that a failure is not blamed on a model
+            with contextlib.suppress(Exception):  # fixes the cache folder before the temporary folder changes
                 folder = importlib.import_module("torch._inductor.runtime.cache_dir_utils").cache_dir()
                 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
-    except ModuleNotFoundError:  # of something else: a fault of the installation, with its traceback
+    except ModuleNotFoundError:  # another module than torch's is missing: the traceback shows the faulty installation
         raise
-    except (OSError, ImportError, RuntimeError) as error:  # such as a folder for its cache that cannot be made
+    except (OSError, ImportError, RuntimeError) as error:  # for example, the cache folder cannot be made
         raise UnsupportedTorchError(
             f"cannot import torch: {first_line(error)}; see what `python -c 'import torch._inductor'` says"
         ) from error
@@ -93,7 +93,12 @@ def _import_torch(directory: Path) -> None:
 
 
 def _prepare(channel: Channel) -> list[int]:
-    """Lets the process go ahead that runs the model in eager mode, and prepares the compiler meanwhile."""
+    """
+    Forks the process for eager mode if its order comes soon, and prepares the compiler while that process runs.
+
+    Returns:
+        The process id of the fork, or an empty list.
+    """
     from layoutdoctor.capture.warming import import_compiler, may_use_gpu, warm_up_compiler
 
     forked, limit = [], _LONGEST_PREPARATION_SECONDS
@@ -106,7 +111,7 @@ def _prepare(channel: Channel) -> list[int]:
     except ClosedError:  # the parent has ended, or was killed
         return forked
     with _at_most(limit):
-        if may_use_gpu():  # a compile would use CUDA, and no process that does may be forked
+        if may_use_gpu():  # a compile would use CUDA, and a process that uses CUDA cannot be forked
             import_compiler()
         else:
             warm_up_compiler()
@@ -114,12 +119,12 @@ def _prepare(channel: Channel) -> list[int]:
 
 
 class _OverdueError(BaseException):
-    """A step takes too long; no handler of another exception catches this one."""
+    """Raised when a step takes too long. It derives from BaseException, so that ``except Exception`` lets it pass."""
 
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """A block that is given up after a while, as if a compiler never ends, and soon after the parent was killed."""
+    """A block that is given up after a time, for a compiler that never ends, or soon after the parent was killed."""
     parent, end = os.getppid(), time.monotonic() + seconds
 
     def give_up(number: int, frame: object) -> None:
@@ -144,7 +149,12 @@ def _refuse(channel: Channel, error: LayoutDoctorError) -> NoReturn:
 
 
 def _host(order: Order, channel: Channel) -> None:
-    """Loads the subject and says what it is; then runs the model in eager mode, or forks workers. Or is a worker."""
+    """
+    Loads the subject and carries out the order.
+
+    If the order has a configuration, this process is its worker. Otherwise it describes the subject, and then runs it
+    in eager mode or forks workers.
+    """
     from layoutdoctor.run.work import as_trained, describe_loaded, leave_gpus_alone, run_in_eager_mode, work_on
 
     assert isinstance(order, Load)
@@ -159,7 +169,7 @@ def _host(order: Order, channel: Channel) -> None:
         work_on(subject, request, order.begin, channel)
         return
     with contextlib.suppress(OSError):
-        os.dup2(2, 1)  # standard output is the report's
+        os.dup2(2, 1)  # standard output is for the report only
     show_stacks(os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     try:
         subject, forks = _load(request), may_fork(request)

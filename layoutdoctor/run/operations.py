@@ -1,4 +1,4 @@
-"""The operations of the first run in eager mode: whether layouts may matter, and what each input is read as."""
+"""Watches the operations of the first eager run: whether layouts may matter, and how each input is used."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _CLIP_RANK = 5
 _BY_LAYOUT = tuple(
     "batch_norm instance_norm group_norm pool upsample im2col col2im pixel_shuffle pixel_unshuffle grid_sampler".split()
 )
-"""Operations that run other code by the memory format of an image."""
+"""Parts of the names of operations whose code depends on the memory format of images."""
 _REORDER = ("permute", "transpose", "movedim", "swapaxes", "as_strided")
-"""Operations after which a dimension has another meaning."""
+"""Parts of the names of operations that give dimensions another meaning."""
 
 
 class Operations(TorchDispatchMode):
     """
-    The operations that run, as far as layouts may matter to them.
+    Watches whether operations run to which layouts may matter, and how they use the inputs.
 
     Attributes:
-        may_convolve: Whether a convolution ran, an operation on images that runs other code by memory format, or one
-            that is none of ATen's own.
+        may_convolve: Whether one of these ran: a convolution, an operation on images whose code depends on the memory
+            format, or an operation outside ATen.
     """
 
-    supports_higher_order_operators = True  # such as torch.cond: looked at like any other
+    supports_higher_order_operators = True  # such as torch.cond, which is watched like any other operation
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Whether it lets an operation compile itself in eager mode, as flex_attention does."""
+        """Whether operations may compile themselves in eager mode, as flex_attention does."""
         return True
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Operations(TorchDispatchMode):
         self._made_of: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def watching(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function: while it runs, it is recorded what each input tensor is used for."""
+        """Wraps a function so that a call records the use of each input tensor."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             inputs = input_tensors(args, kwargs)
@@ -64,11 +64,11 @@ class Operations(TorchDispatchMode):
 
     @property
     def uses(self) -> tuple[InputUse, ...]:
-        """What each input is read as."""
+        """The use of each input tensor."""
         return tuple(self._uses)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the operation as it is."""
+        """Runs the operation unchanged, and notes its use of input tensors."""
         del types
         namespace, _, name = str(function).partition(".")
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -77,7 +77,7 @@ class Operations(TorchDispatchMode):
         reads_images = on_images or "conv" in name
         self.may_convolve |= not is_own or reads_images
         result = function(*args, **(kwargs or {}))
-        if not is_own:  # nobody knows what it reads
+        if not is_own:  # it may read any of its tensors as images
             for tensor in pytree.tree_leaves((args, kwargs or {})):
                 self._read(tensor)
         elif reads_images:
@@ -87,7 +87,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def _read(self, tensor: object) -> None:
-        """Notes that a tensor is read as an image."""
+        """Notes that an operation reads a tensor as images, or as the frames that it was made of."""
         if isinstance(tensor, torch.Tensor) and tensor in self._made_of:
             numbers, use = self._made_of[tensor]
             for number in numbers:
@@ -95,7 +95,7 @@ class Operations(TorchDispatchMode):
                     self._uses[number] = use
 
     def _follow(self, args: Any, result: Any) -> None:
-        """Notes the results that still are the images or frames of an input."""
+        """Notes which results still hold the images or frames of an input."""
         given = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor) and leaf in self._made_of]
         if not given:
             return
@@ -111,7 +111,7 @@ class Operations(TorchDispatchMode):
 
 
 def _are_frames(clip: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether these are the frames of a clip ``[B, T, C, H, W]``, all or one of each batch entry."""
+    """Whether a tensor holds frames of a clip ``[B, T, C, H, W]``: all frames, or one frame of each batch entry."""
     if clip.dim() != _CLIP_RANK or made.dim() != _IMAGE_RANK or clip.shape[2:] != made.shape[1:]:
         return False
     return made.shape[0] in (clip.shape[0] * clip.shape[1], clip.shape[0])

@@ -1,4 +1,4 @@
-"""A user's script under ``profile()``: its steps are those of its optimizer, or the calls of its busiest module."""
+"""Runs a user's script under ``profile()``. A step is a step of its optimizer, or a call of its busiest module."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _RECORDING = f"steps{RECORDING_SUFFIX}"
 
 def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | None, directory: Path) -> Outcome:
     """
-    Runs a script until enough steps of it were recorded, and leaves the recording in a file.
+    Runs a script, records some of its steps, and saves the recording in a file.
 
     Args:
         path: The module whose calls are steps; None for the optimizer's steps, or the calls of the busiest module.
+        directory: Folder for the recording.
 
     Raises:
         SubjectError: The script failed before anything was recorded.
@@ -55,10 +56,13 @@ def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | N
 
 class _Steps:
     """
-    Ends a step of a profile whenever the script has ended one of its own.
+    Ends a step of a profile whenever a step of the script has ended.
 
     Attributes:
-        profile: Open while the script is watched.
+        profile: The profile; its block is open while the script is watched.
+
+    Args:
+        ends: Whether the script is ended once enough steps are recorded.
     """
 
     def __init__(self, profile: Profile, path: str | None, *, ends: bool) -> None:
@@ -66,19 +70,19 @@ class _Steps:
         self._path, self._ends = path, ends
         self._optimizer: torch.optim.Optimizer | None = None
         self._depth = 0
-        self._seconds: dict[int, float] = {}  # of each module but its first call, which warms up
-        self._modules: list[nn.Module] = []  # kept, so that no id is used again
+        self._seconds: dict[int, float] = {}  # total time of each module, without its first call, which warms up
+        self._modules: list[nn.Module] = []  # kept alive, so that no id is used again
         self._busiest: int | None = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """A block in which the script's steps are seen; compiled code stays compiled."""
+        """A block in which the script's steps are watched; compiled code stays compiled."""
         call, seen = nn.Module.__call__, self._call
 
-        # The profiler's tracer of Python takes this function's local of the name "self" for the module that is called.
+        # torch.profiler's Python tracer takes the local variable "self" of this function as the called module.
         @functools.wraps(call)
         def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # What is being traced is none of the script's own calls; the branch leaves nothing in the graph.
+            # A call that dynamo traces is not a call of the script; the branch leaves nothing in the graph.
             if torch.compiler.is_compiling():
                 return call(self, *args, **kwargs)
             return seen(self, functools.partial(call, self, *args, **kwargs))
@@ -114,7 +118,7 @@ class _Steps:
                 self._seconds[id(module)] = 0.0
         is_forward_of_training = module.training and torch.is_grad_enabled()
         if self._seconds[id(module)] == max(self._seconds.values()) and not is_forward_of_training:
-            if self._busiest != id(module):  # what ends here began with a call of another one
+            if self._busiest != id(module):  # the step that ends here began with a call of another module
                 self._busiest = id(module)
                 self.profile.leave_out()
             self._step()

@@ -1,7 +1,7 @@
 """
-A user's script, run as it is until one of its modules was called, which is saved with its inputs.
+Runs a user's script unchanged until one of its modules is called, and saves the module with the call's inputs.
 
-Without a module's name the script runs to its end, and its modules with convolutions are listed with their times.
+Without a module's name, the script runs to its end, and its modules with convolutions are listed with their times.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
 class Recorded(BaseException):
-    """Ends a script: what was asked for is there."""
+    """Raised within a script to end it once everything asked for is recorded."""
 
 
 def run_as_main(script: Path, arguments: Sequence[str], watching: AbstractContextManager[object]) -> str:
     """
-    Runs a script as ``python SCRIPT`` does, watched.
+    Runs a script as ``python SCRIPT`` does, inside the context ``watching``.
 
     Returns:
-        How it ended, in words.
+        Words for the end of the script, such as ``came to its end``.
 
     Raises:
-        SubjectError: It failed.
+        SubjectError: The script failed.
     """
     file, how = str(script.resolve()), "came to its end"
     with users_code(script.name, Path(file).parent, file, "run"), watching:
@@ -83,9 +83,9 @@ def leave(outcome: Outcome, directory: Path) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the script may have closed it
             stream.flush()
-    with contextlib.suppress(BaseException):  # such as temporary folders of the script
+    with contextlib.suppress(BaseException):  # the script may have registered the removal of temporary folders
         atexit._run_exitfuncs()
-    os._exit(0)  # a thread that the script left waiting keeps nobody
+    os._exit(0)  # does not wait for threads that the script has left
 
 
 def main(words: Sequence[str]) -> NoReturn:
@@ -93,13 +93,13 @@ def main(words: Sequence[str]) -> NoReturn:
     Runs the script and leaves the outcome in a file.
 
     Args:
-        words: A private directory, what is asked for as JSON, the script, its arguments.
+        words: Path of a private directory, an ``Asked`` as JSON, path of the script, arguments of the script.
     """
     directory, asked, script = Path(words[0]), msgspec.json.decode(words[1], type=Asked), Path(words[2])
     path = None if asked.module is None else _INDEX.sub(r".\1", asked.module)
     try:
         if asked.steps is not None:
-            from layoutdoctor.run.profiled import profiled  # late: only then
+            from layoutdoctor.run.profiled import profiled  # imported only if it is needed
 
             outcome = profiled(script, words[3:], asked, path, directory)
         else:
@@ -111,12 +111,12 @@ def main(words: Sequence[str]) -> NoReturn:
 
 class _Program:
     """
-    A script and what is seen of its modules.
+    A script whose calls of modules are watched.
 
     Args:
-        path: The module that is asked for, as in ``pipe.vae.decoder``; None for a list of them.
-        directory: Where it is saved, once for each kind of call.
-        call_count: The calls after which the script is ended.
+        path: The wanted module, such as ``pipe.vae.decoder``; None lists the modules.
+        directory: Folder in which the module is saved, once for each kind of call.
+        call_count: Number of calls of the module after which the script is ended.
     """
 
     def __init__(self, script: Path, path: str | None, directory: Path, call_count: int = 1) -> None:
@@ -127,19 +127,22 @@ class _Program:
         self._was_found = False
         self._owner = os.getpid()
         self._thread = threading.local()
-        self._names: dict[int, tuple[str, nn.Module]] = {}  # the modules are kept, so that no id is used again
+        self._names: dict[int, tuple[str, nn.Module]] = {}  # keeps the modules alive, so that no id is used again
         self._looked_for: dict[int, nn.Module] = {}
         self._seconds: dict[int, list[float]] = {}
-        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, leave)  # a script may catch everything
+        self._at_the_latest = threading.Timer(_LONGEST_END_SECONDS, leave)  # for a script that catches Recorded
         self._at_the_latest.daemon = True
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
-        The outcome for the module; all modules with convolutions, if none was asked for.
+        Runs the script.
+
+        Returns:
+            The saved calls of the wanted module, or the list of modules with convolutions if no module is wanted.
 
         Raises:
             SubjectError: The script failed, or did not call the module.
-            UsageError: It has no such module.
+            UsageError: The script has no such module.
         """
         begin = time.perf_counter()
         try:
@@ -175,7 +178,7 @@ class _Program:
         try:
             return go_on()
         finally:
-            if self._path is None and torch.cuda.is_initialized():  # the time is asked for
+            if self._path is None and torch.cuda.is_initialized():  # the list shows times
                 torch.cuda.synchronize()
             self._seconds.setdefault(id(module), []).append(time.perf_counter() - begin)
             self._thread.is_inside = not is_outermost
@@ -189,9 +192,9 @@ class _Program:
 
     def _record(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """
-        Saves the module with the first inputs of each kind.
+        Saves the module with the inputs of a call, unless a call of the same kind was saved before.
 
-        After enough calls it ends the script, by an exception that lets it close what it has open.
+        After enough calls, an exception ends the script, so that the script can close its files.
         """
         self._calls_left -= 1
         try:
@@ -210,7 +213,7 @@ class _Program:
         if self._outcome is None:
             return
         if threading.current_thread() is not threading.main_thread():
-            leave(self._outcome, self._directory)  # an exception would end no more than the thread
+            leave(self._outcome, self._directory)  # an exception would end this thread only
         self._at_the_latest.args = (self._outcome, self._directory)
         self._at_the_latest.start()
         raise Recorded
@@ -226,7 +229,7 @@ class _Program:
         called, more = as_called(inner, recorded)
         given, name = (recorded.args, recorded.kwargs), f"{self._script.name} ({path})"
         subject = LoadedSubject(name, called, *given, (*notes, *more), self._file, compiled)
-        # What is set for this call alone is part of the subject, or a matter of the mode.
+        # The call's autocast and gradient modes are off here: the subject or the mode of the diagnosis sets them.
         without_autocast = torch.autocast(recorded.device, enabled=False)
         with torch.inference_mode(mode=False), torch.enable_grad(), without_autocast:
             save_subject(subject, directory)
@@ -234,7 +237,11 @@ class _Program:
         return KindOfCall(shapes=words, folder=directory.name)
 
     def _name(self, module: nn.Module) -> None:
-        """Finds what the script calls a module, and with it those around and inside: in its outermost function."""
+        """
+        Finds the script's name for a module, and for the modules around and inside it.
+
+        A name in an outer function takes precedence, and a name that does not begin with ``self.``.
+        """
         if id(module) in self._looked_for:
             return
         self._looked_for[id(module)] = module
@@ -248,7 +255,7 @@ class _Program:
                 self._names.setdefault(id(part), (name, part))
 
     def _listed(self, seconds: float) -> tuple[ModuleTime, ...]:
-        """Those with convolutions that were called, what took longest first."""
+        """Lists the called modules with convolutions, the longest total time first."""
         found = []
         for key, (name, module) in self._names.items():
             count = convolution_module_count(module)
@@ -276,14 +283,14 @@ class _Program:
 
 
 def modules_called(path: str) -> Iterator[Any]:
-    """The values that the running code knows by a path such as ``pipe.vae.decoder``, the innermost function first."""
+    """Yields the values of a path such as ``pipe.vae.decoder`` in the running functions, the innermost first."""
     root, *rest = path.split(".")
     for names in _scopes(lambda frame: _knows(frame, root)):
         yield functools.reduce(_part_of, rest, names.get(root))
 
 
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
-    """The names that the user's running code knows, the innermost function first."""
+    """Yields the local and global names of the user's running functions, the innermost first, then of the script."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename) and is_wanted(frame):
@@ -299,17 +306,17 @@ def _knows(frame: FrameType, name: str) -> bool:
 
 
 def _part_of(value: Any, name: str) -> Any:
-    """An attribute or an entry; None where there is none."""
+    """Returns an attribute, or an entry of a list or mapping; None if there is no such part."""
     try:
         if isinstance(value, (list, tuple)):
             return value[int(name)]
         return value[name] if isinstance(value, Mapping) else getattr(value, name)
-    except Exception:  # whatever a property raises
+    except Exception:  # a property may raise anything
         return None
 
 
 def _modules_of(names: Names) -> Iterator[tuple[str, nn.Module]]:
-    """All modules that can be reached by these names, or by an attribute of what they name, such as a pipeline."""
+    """Yields the modules that have these names, or are attributes of objects with these names, such as a pipeline."""
     for name, value in list(names.items()):
         around = [(name, value)]
         if not isinstance(value, (nn.Module, type)):

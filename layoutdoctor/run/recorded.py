@@ -1,4 +1,4 @@
-"""Diagnoses of what was recorded before: read, examined, judged by the rules. Needs no torch, no model and no GPU."""
+"""Diagnoses saved recordings and compares diagnoses. Needs no torch, no model and no GPU."""
 
 from __future__ import annotations
 
@@ -36,41 +36,42 @@ def examine_trace(
         path: A Chrome trace of ``torch.profiler`` (``.json`` or ``.json.gz``, any version since 2020), an SQLite export
             of Nsight Systems, a table of kernels as CSV or text, a verbose log of oneDNN, or a log that ``TORCH_TRACE``
             wrote.
-        max_bytes: How many bytes to read at the most, after unpacking.
+        max_bytes: Largest number of bytes to read, after decompression.
 
     Returns:
-        A diagnosis with one trial, ``recorded``: conversions and round trips with what each claim rests on. Nothing in
-        it was measured again, so it recommends no configuration.
+        A diagnosis with one trial, ``recorded``: its conversions and round trips, with the evidence for each. It
+        recommends no configuration, because it measures none.
 
     Raises:
-        TraceError: The file cannot be read, or is no recorded trace.
+        TraceError: The file cannot be read, or is not a recorded trace.
     """
     return diagnose_recordings([read_recorded(Path(path), max_bytes)], rules)
 
 
 def diagnose_recordings(recordings: Sequence[Recording], rules: Sequence[Rule] | None = None) -> Diagnosis:
-    """The diagnosis that recordings are of, findings included."""
+    """Makes the diagnosis of the recordings of one subject, findings included."""
     diagnosis = diagnosis_of(recordings)
     return msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis, rules))
 
 
 def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceComparison | ModelComparison:
     """
-    The changes between two diagnoses.
+    Finds the changes between two diagnoses.
 
     Args:
-        old: The earlier one: a diagnosis, the path of a saved one, or that of a recorded trace, which is examined.
+        old: The earlier diagnosis, the path of its file, or the path of a recorded trace, which is examined.
+        new: The later diagnosis, or a path as for ``old``.
 
     Returns:
-        A ``TraceComparison`` of two traces, a ``ModelComparison`` of two models; ``print`` shows the report of either.
-        ``regression.losses`` holds what became worse, ``regression.not_judged`` why that cannot be said.
+        A ``TraceComparison`` of two traces, or a ``ModelComparison`` of two models; ``print`` shows its report.
+        ``regression.losses`` lists what became worse; ``regression.not_judged`` is the reason if that is not known.
 
     Raises:
-        UsageError: One is of a recorded trace, the other of a model.
-        RecordError: A file cannot be read, or is no diagnosis.
-        TraceError: A file is no trace.
+        UsageError: One diagnosis is of a recorded trace, the other of a model.
+        RecordError: A file cannot be read, or is not a diagnosis.
+        TraceError: A file is not a trace.
     """
-    # A saved one was scrubbed: both must be, or paths and settings would differ that are the same.
+    # A saved diagnosis is scrubbed. Both are scrubbed here, so that equal paths and settings stay equal.
     before, after = scrub(_as_diagnosis(old)), scrub(_as_diagnosis(new))
     kinds = [_kind(before), _kind(after)]
     if kinds[0] == kinds[1]:

@@ -1,4 +1,4 @@
-"""The model in eager mode: whether it runs, and the reference with which all outputs are compared."""
+"""Runs the model in eager mode: checks that it runs, and computes the reference for the outputs of all trials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 """
-Compute capabilities of GPUs with 32 or 64 float64 operations a clock on each multiprocessor; the others have 2 or 4.
+Compute capabilities of GPUs whose multiprocessors do 32 or 64 float64 operations per clock; others do 2 or 4.
 
 Source:
     CUDA C++ Programming Guide, throughput of native arithmetic instructions.
@@ -48,7 +48,7 @@ Watching = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class FirstRun(NamedTuple):
-    """Outputs and gradients of the first eager iteration by name, in main memory, and notes for the reader."""
+    """Outputs and gradients of the first eager iteration, by name and in main memory, with notes for the report."""
 
     tensors: dict[str, Part]
     output_layouts: tuple[Layout, ...]
@@ -57,10 +57,10 @@ class FirstRun(NamedTuple):
 
 def run_first(subject: LoadedSubject, mode: Mode, watch: Watching = lambda run: run) -> FirstRun:
     """
-    One eager iteration, before anything else.
+    Runs the first eager iteration.
 
     Args:
-        watch: Gets the model, and gives what is called in its place.
+        watch: Function that wraps the model's call; the wrapper is called instead.
 
     Raises:
         SubjectError: The model raised; the error names the exception, the line in the user's file and the inputs.
@@ -77,10 +77,13 @@ def run_first(subject: LoadedSubject, mode: Mode, watch: Watching = lambda run: 
 
 def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watching = lambda run: run) -> FirstRun | None:
     """
-    One eager iteration on fake tensors, which takes no time whatever the sizes; None if the model needs values.
+    Runs one eager iteration on fake tensors, which is fast for all sizes.
 
     Args:
-        watch: As for ``run_first``.
+        watch: Function that wraps the model's call; the wrapper is called instead.
+
+    Returns:
+        A result without tensors; None if the model fails without values.
     """
     fresh = _fresh(subject)
     with contextlib.suppress(Exception, SystemExit), fake_tensors():
@@ -94,7 +97,7 @@ def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watching = lam
 @contextlib.contextmanager
 def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
     """
-    A block in which the model runs uncompiled: its exceptions become errors of one line.
+    A block in which the model runs in eager mode; the model's exceptions become errors of one line.
 
     Raises:
         SubjectError: The model raised, or called ``sys.exit``.
@@ -122,7 +125,7 @@ def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
 
 
 def describe_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``."""
+    """Describes arguments in short, such as ``float32[8, 3, 224, 224], mask=bool[1, 8]``."""
     named = [f"{name}={_describe_argument(value)}" for name, value in kwargs.items()]
     return ", ".join([*map(_describe_argument, args), *named]) or "no arguments"
 
@@ -136,7 +139,11 @@ def _describe_argument(value: Any) -> str:
 
 
 def _place(error: BaseException, source: str | None) -> str:
-    """The last line of the user's code that the exception passed, and the module, in brackets; empty if unknown."""
+    """
+    Returns the place of an exception in parentheses; empty if it is not known.
+
+    The place is the innermost line of the user's code in the traceback, and the innermost module.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source]
     if not own:
@@ -147,7 +154,7 @@ def _place(error: BaseException, source: str | None) -> str:
 
 
 def _module_of(error: BaseException) -> str | None:
-    """The innermost module whose code raised, by its path in the outermost; None where that is the same."""
+    """Returns the innermost module in the traceback, by its path in the outermost one; None if both are the same."""
     selves = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     modules = [module for module in selves if isinstance(module, nn.Module)]
     if not modules or modules[-1] is modules[0]:
@@ -159,21 +166,22 @@ def _module_of(error: BaseException) -> str | None:
 
 def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Reference:
     """
-    Runs the model in eager mode once more with another seed, and more exactly.
+    Computes the reference for outputs and gradients.
 
-    The more exact run is in float64. On a GPU it is in float32 without TF32 if the model computes in half precision or
-    may use TF32, or if the GPU computes float64 slowly. If the model is random or refuses float64, eager itself is the
-    reference.
+    The model runs in eager mode twice more: with another seed, to see whether it is random, and in a more exact dtype.
+    The exact dtype is float64. On a GPU it is float32 without TF32 if the model computes in half precision or may use
+    TF32, or if the GPU computes float64 slowly. The first eager run is the reference if the model is random, computes
+    in the exact dtype already, or fails in it or gives other outputs.
 
     Raises:
-        SubjectError: The model raised, though its first run did not.
+        SubjectError: The model raised with another seed, though its first run did not.
     """
     eager = first.tensors
     with running_eagerly(subject):
         random = why_random(eager, named(_step(_fresh(subject), mode, FIRST_CALL_SEED + 1).results()))
     device = _device_of(subject)
     given = [one.dtype for one in all_tensors(subject) if one.is_floating_point()]
-    made = [part.dtype for part in eager.values() if part.dtype.is_floating_point]  # in half precision under autocast
+    made = [part.dtype for part in eager.values() if part.dtype.is_floating_point]  # autocast makes half precision
     smallest = min((dtype.itemsize for dtype in (*given, *made)), default=8)
     tf32, dtype = may_use_tf32(device), _exact_dtype(device, smallest)
     name, exact, problem = str(dtype).removeprefix("torch."), None, None
@@ -183,7 +191,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
             exact = _run_exactly(subject, mode, dtype)
             if {key: one.shape for key, one in exact.items()} != {key: one.shape for key, one in eager.items()}:
                 exact, problem = None, f"it gives other outputs in {name}"
-        except (Exception, SystemExit) as error:  # what a model does with another dtype is not known here
+        except (Exception, SystemExit) as error:  # a model may raise anything with another dtype
             shortage = out_of_memory(error)
             problem = shortage or first_line(error)
             if shortage is not None:
@@ -193,18 +201,18 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
         release_memory()
         of_outputs = [*made, *(part.dtype for part in eager.values())]
         name, exact = f"eager {str(of_outputs[0]).removeprefix('torch.')}", dict(eager)
-    # One by one, and each let go of, so that not all of them are there twice.
+    # One by one, and each is released at once, so that memory does not hold all of them twice.
     compared = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
     return Reference(name, compared, first.output_layouts, tf32, random, problem, notes, has_yardstick)
 
 
 def may_use_tf32(device: torch.device) -> bool:
-    """Whether float32 convolutions or matrix products may be computed with TF32's ten bits on a device."""
+    """Whether float32 convolutions or matrix products may be computed in TF32 on a device."""
     if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     try:
         return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # set by both of torch's ways, which contradict each other
+    except RuntimeError:  # torch has two interfaces for this setting, and the program has used both
         return True
 
 
@@ -216,7 +224,7 @@ def _exact_dtype(device: torch.device, smallest_bytes: int) -> torch.dtype:
 
 
 def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict[str, Part]:
-    """Outputs and gradients in another dtype; raises whatever the model raises with it."""
+    """Computes outputs and gradients in another dtype; raises any exception of the model."""
 
     def converted(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.dtype == dtype:
@@ -236,7 +244,7 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
 
 @contextlib.contextmanager
 def _without_autocast() -> Iterator[None]:
-    """A block in which autocast does nothing, not even where the model enters it: it would cast float32."""
+    """A block in which autocast is disabled, even if the model enters it: autocast would cast float32 operations."""
     enter = torch.autocast.__enter__
 
     def enter_disabled(self: torch.autocast) -> Any:
@@ -254,14 +262,14 @@ def _device_of(subject: LoadedSubject) -> torch.device:
 
 
 def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
-    """Weights, buffers and inputs."""
+    """Returns the model's parameters and buffers, and the input tensors."""
     module = owned_module(subject)
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     return [*weights, *input_tensors(subject.args, subject.kwargs)]
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:
-    """The subject with a copy of its model, if Python can copy it: each run starts from what was loaded."""
+    """Copies the subject's model, so that each run starts from the loaded state; keeps a model that has no copy."""
     with contextlib.suppress(SubjectError):
         return replace(subject, model=copy_model(subject.model))
     return subject

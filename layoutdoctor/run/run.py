@@ -1,4 +1,4 @@
-"""A diagnosis under way: the model in eager mode, and all configurations from the first compile to the last profile."""
+"""Runs the processes of a diagnosis: eager mode, and all configurations from the first compile to the last profile."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
 _STANDING_SHARE = 0.15
-"""Share of the budget for starts of configurations that still contradict the advice after the other starts."""
+"""Share of the budget for further starts of the configurations that contradict the advice after the first starts."""
 _FIRST_TABLE, _FIRST_TABLE_SECONDS = 3, 1.0
 _USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 
 
 class Eager:
     """
-    The process that runs the model in eager mode: once to see whether it runs, then for the reference.
+    The process that runs the model in eager mode: first to see whether the model runs, then for the reference.
 
     Attributes:
         reference: File of the reference; None if it could not be computed.
-        may_convolve: False if all operations are ATen's own and none is a convolution.
-        input_uses: What each tensor of the example input is read as.
-        room: How many processes like this one a GPU's memory holds; 0 if that is not known.
-        host: The process, which does nothing else.
-        head: The start of all recordings.
+        may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
+        input_uses: Use of each tensor of the example input.
+        room: Number of processes like this one that fit into the GPU's memory; 0 if it is not known.
+        host: The process; it does no other work.
+        head: The facts that all recordings of the diagnosis share.
 
     Raises:
         LayoutDoctorError: The subject cannot be loaded.
@@ -91,13 +91,13 @@ class Eager:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the model runs on an NVIDIA GPU."""
+        """Whether the model runs on a device of type ``cuda``."""
         subject = self.head.subject
         return subject.target is None and (subject.device or "cpu").startswith("cuda")
 
     def run_first(self) -> None:
         """
-        Waits for the first call.
+        Waits for the result of the first eager run.
 
         Raises:
             SubjectError: The model does not run.
@@ -111,7 +111,7 @@ class Eager:
         self._note(ran.notes)
 
     def wait(self) -> None:
-        """Waits for the reference; if its process is lost, no outputs are compared."""
+        """Waits for the reference. If its process is lost, no outputs are compared."""
         if self._is_waited_for:
             return
         self._is_waited_for = True
@@ -138,7 +138,7 @@ class Run:
     A measured diagnosis under way.
 
     Attributes:
-        workers: One per configuration, in the order of the report.
+        workers: One worker for each configuration, in the order of the report.
     """
 
     def __init__(self, host: Host, eager: Eager, request: Request, watch: Watch) -> None:
@@ -153,7 +153,7 @@ class Run:
         self._bandwidth: float | None = None
 
     def go(self) -> None:
-        """From the first compile to the last profile."""
+        """Does the work, from the first compile to the last profile."""
         self._try(self._request.configurations)
         if self._is_static:
             self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
@@ -171,7 +171,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ configurations
     def _try(self, configurations: Sequence[Configuration]) -> None:
-        """Compiles configurations, and times them beside the baseline and the best."""
+        """Compiles configurations, and times them beside the baseline and the fastest one so far."""
         new = [self._worker(one) for one in configurations]
         self.workers += new
         left = list(new)
@@ -201,14 +201,18 @@ class Run:
                 self._release(batch)
 
     def _worker(self, configuration: Configuration) -> Worker:
-        """The worker of a configuration, with the lines to paste that apply it."""
+        """Makes the worker of a configuration, with the lines of code by which a user applies the configuration."""
         loaded, how = self._host.loaded, None
         if not self._is_static:
             how = how_to_apply(configuration, frozenset(loaded.parameter_ranks), loaded.call)
         return Worker(self._host, configuration, self._request, how)
 
     def _batch(self, left: Sequence[Worker]) -> list[Worker]:
-        """Those that a GPU's memory holds at once beside the baseline, which comes first; on a CPU all."""
+        """
+        Selects the workers that run next: on a CPU all of them.
+
+        On a GPU it selects as many as fit into memory at once, with the baseline, which comes first.
+        """
         if not self._on_gpu:
             return list(left)
         room = self._eager.room - (baseline_of(self.workers) is not None)
@@ -216,12 +220,16 @@ class Run:
         return first_the_baseline[: max(1, room)]
 
     def _short_of_memory(self, batch: Sequence[Worker]) -> list[Worker]:
-        """New workers for those that ran out of memory beside others; from then on there is one at a time."""
+        """
+        Makes new workers for the workers that ran out of memory beside others.
+
+        From then on, workers run one at a time.
+        """
         failures = {worker: worker.trial.failure for worker in batch}
         short = [
             worker for worker, failure in failures.items() if failure is not None and failure.cause == "out_of_memory"
         ]
-        if any(worker.name == BASELINE for worker in short):  # nothing was timed beside it
+        if any(worker.name == BASELINE for worker in short):  # then no worker was timed beside the baseline
             short = list(batch)
         if short:
             self._eager.room = 1
@@ -230,7 +238,7 @@ class Run:
         return list(again.values())
 
     def _release(self, workers: Sequence[Worker]) -> None:
-        """Lets go of processes whose memory others need; the baseline stays."""
+        """Profiles and ends workers, because others need their memory; the baseline's processes stay."""
         baseline = baseline_of(self.workers)
         for worker in workers:
             if worker is not baseline and worker.start is not None:
@@ -250,7 +258,7 @@ class Run:
             self._show_first_table(ready, running)
 
     def _show_first_table(self, ready: Sequence[Worker], running: Sequence[Worker]) -> None:
-        """Shows provisional times, while what compiles is stopped."""
+        """Shows provisional times; workers that compile are stopped meanwhile."""
         self._eager.wait()
         with stopped(running):
             self._open(ready)
@@ -267,7 +275,7 @@ class Run:
                 worker.open(self._eager.reference)
 
     def _time(self, workers: Sequence[Worker]) -> None:
-        """Times workers in turns, beside the baseline and the best so far."""
+        """Times workers in turns, beside the baseline and the fastest configuration so far."""
         baseline = baseline_of(self.workers)
         if baseline is None:
             return
@@ -284,7 +292,7 @@ class Run:
         return usual if self._request.budget_seconds is None else self._request.budget_seconds
 
     def _derive(self) -> None:
-        """Tries what follows from what was timed."""
+        """Tries configurations that are derived from the timed ones."""
         self._measure_bandwidth()
         if self._request.derives == "matrix_products":
             self._try_more(single_cures(self.workers, self._medians(), self._bandwidth, (MATRIX_PRODUCT_RULE,)))
@@ -308,9 +316,9 @@ class Run:
 
     def _start_again(self) -> None:
         """
-        Times what could be recommended in further starts, until the table does not contradict the advice.
+        Times configurations that could be recommended in further starts, until no other one contradicts the advice.
 
-        If it is then open which of two is recommended, these two are started again.
+        If it is then open which of two configurations is recommended, both are started again.
         """
         baseline = baseline_of(self.workers)
         if baseline is None:
@@ -319,7 +327,7 @@ class Run:
         if not found:
             return
         at_once = 1
-        if self._on_gpu:  # the starts need its memory
+        if self._on_gpu:  # the further starts need the GPU's memory
             self._profile()
             self.end()
             at_once = self._eager.room // (len(found) + 1)
@@ -349,15 +357,15 @@ class Run:
         self._measure_bandwidth()
 
     def _measure_bandwidth(self) -> None:
-        """Measures the device's copy bandwidth once, in the first process that can be asked."""
+        """Measures the device's copy bandwidth once, in the first process that still answers."""
         for worker in self.workers:
             if self._bandwidth is None and worker.start is not None and not worker.start_is_lost:
                 with contextlib.suppress(LostError):
                     self._bandwidth = worker.start.process.ask(Bandwidth(), Copied).bytes_per_second
 
-    # ------------------------------------------------------------------------------------------ what was seen
+    # ------------------------------------------------------------------------------------------ results
     def recordings(self) -> tuple[Recording, ...]:
-        """The recordings of all configurations so far."""
+        """Returns the present recordings of all configurations."""
         onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
         environment = msgspec.structs.replace(
             self._eager.head.environment,
@@ -374,7 +382,7 @@ class Run:
         return tuple(worker.recording(head) for worker in self.workers)
 
     def show(self) -> None:
-        """Shows the rows of what has compiled or failed."""
+        """Shows the rows of the configurations that have compiled or failed."""
         is_known = [worker.is_ready or worker.trial.status != "ok" for worker in self.workers]
         if any(is_known):
             self._watch.show(list(itertools.compress(self.recordings(), is_known)))

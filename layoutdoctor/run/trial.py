@@ -1,4 +1,4 @@
-"""A worker's one configuration: prepared, compiled under capture, checked, timed and profiled; nothing is examined."""
+"""Prepares, compiles, checks, times and profiles one configuration; the results are examined in another process."""
 
 from __future__ import annotations
 
@@ -53,26 +53,30 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 12
 _TARGET = "target"
-"""Failure kind of whatever concerns a GPU that is not there."""
+"""``Failure.kind`` of a failure to lower for a GPU that this machine lacks."""
 _WARM_UP_CALLS = 5
 _WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.005
-"""After other configurations had their turns the first call alone is slower: by 10 % at 8 ms, by 0 % at 15 ms."""
+"""
+Time for untimed calls before a turn, because the first call after the turns of other configurations is slower.
+
+A first call of 8 ms is slower by 10 %, one of 15 ms by 0 %.
+"""
 _LONG_CALL_SECONDS = 0.25
-"""Calls of this length settle by themselves."""
+"""Calls of at least this length need no untimed call before a turn."""
 
 
 class TrialWork:
     """
-    A configuration of a subject in a process that does nothing else.
+    The work on one configuration of a subject, in its own process.
 
     Attributes:
-        stage: The present one, in the words of ``Failure.kind``.
+        stage: The present stage, in the words of ``Failure.kind``.
         step: One iteration of the prepared model.
 
     Args:
-        target: A GPU that is not there, to lower for; None compiles for the device of the model.
-        package: File for what a configuration ahead of time compiles.
+        target: A GPU that this machine lacks, for which the graphs are lowered; None compiles for the model's device.
+        package: File for the package, if AOTInductor compiles the configuration.
     """
 
     step: Step
@@ -96,10 +100,10 @@ class TrialWork:
     # ------------------------------------------------------------------------------------------ the worker
     def prepare(self) -> str:
         """
-        Applies the configuration to the model, which nobody else uses.
+        Applies the configuration to this process's own copy of the model.
 
         Returns:
-            A key that configurations with the same options and formats in effect share.
+            A key that is equal for configurations with the same options and formats in effect.
         """
         self.step = prepare(self._subject, self._configuration, self._mode)
         self._capture.model = self.step.module
@@ -108,7 +112,11 @@ class TrialWork:
         return fingerprint(same_preparation_key(self.step, self._configuration))
 
     def compile(self) -> Compiled:
-        """The first calls, under capture. In training only the forward runs, so that forks can still train."""
+        """
+        Makes the first calls, under capture.
+
+        In training only the forward runs, so that forks of this process can still run a backward.
+        """
         step = self.step
         if self._target is not None:
             self.stage = _TARGET
@@ -154,7 +162,7 @@ class TrialWork:
         )
 
     def compile_as_a_user_does(self) -> None:
-        """The same without capture, for a further start: Inductor's caches answer if they can."""
+        """Makes the first call without capture, for a further start. Inductor's caches shorten the compile."""
         if self._is_compiled:
             self.stage = "compile"
             self.step.run = compile_as(self.step.run, self._configuration, self._package)
@@ -179,8 +187,8 @@ class TrialWork:
             yield
 
     def failed(self, error: BaseException) -> Failed:
-        """Why there is no result, if the model or the compiler raised, and the cures that may help against that."""
-        if self.stage == _TARGET:  # dynamo's own exception says less than that of the backend which it wraps
+        """Returns the failure for an exception of the model or the compiler, and the cures that may help against it."""
+        if self.stage == _TARGET:  # dynamo's exception says less than the backend's exception that it wraps
             error = getattr(error, "inner_exception", None) or error
         failure = failure_of(error, self.stage)
         if self._target is not None and self.stage == _TARGET and not isinstance(error, LayoutDoctorError):
@@ -192,23 +200,23 @@ class TrialWork:
         return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
     def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
-        """The cures that may help; lines to paste change a module, so that a function has none."""
+        """Returns the cures that may help. A function has no cures, because a cure changes modules."""
         module = self._subject.model
         if self.stage == "prepare" or not isinstance(module, torch.nn.Module) or self._configuration.cures:
             return ()
-        with contextlib.suppress(Exception):  # the trial is what it is without
+        with contextlib.suppress(Exception):  # the trial is complete without proposals
             return propose(Seen(module, graphs, self._mode, failure))
         return ()
 
     # ------------------------------------------------------------------------------------------ a start
     def check(self, path: str | None) -> Checked:
         """
-        Compares outputs and gradients of the first call with the reference, and records the graphs of later calls.
+        Compares outputs and gradients of the first whole iteration with the reference, and completes the graphs.
 
-        Such graphs are those of the first backward, and in eager the operations of an iteration.
+        Graphs that are recorded only here: the backward, and in eager mode the operations of an iteration.
 
         Args:
-            path: File of the reference; None if there is none.
+            path: File of the reference; None compares nothing.
         """
         step = self.step
         self.stage = "run"
@@ -244,7 +252,7 @@ class TrialWork:
         return Checked(trial=trial, proposals=() if self._is_compiled else self._proposals(graphs))
 
     def warm_up(self) -> Ready:
-        """Calls until caches and heap have settled, at least two."""
+        """Makes at least two calls, until caches and heap have settled."""
         step = self.step
         self.stage = "measure"
         timer = choose_timer(step.device)
@@ -256,7 +264,7 @@ class TrialWork:
         return Ready(call_seconds=self._call_seconds)
 
     def turn(self, calls: int) -> Turned:
-        """Times calls; before short ones, a call or 5 ms of calls fill the caches and wake threads."""
+        """Times calls. Before short calls on a CPU, untimed calls fill the caches and wake the threads."""
         self.stage = "measure"
         before = time.process_time()
         with global_settings(self._configuration):
@@ -273,13 +281,13 @@ class TrialWork:
         return choose_timer(step.device)(step, calls)
 
     def profile(self, calls: int, trace_file: str | None) -> Profiled:
-        """An iteration under the profiler, behind calls without it; a failure costs this iteration only."""
+        """Times calls without the profiler, then records an iteration with it. A failure loses this iteration only."""
         step = self.step
         self.stage = "profile"
         with global_settings(self._configuration):
             try:
                 call_seconds = statistics.median(self._timed(calls)) if self._call_seconds else None
-                is_package = self._configuration.ahead_of_time  # its kernels have names of their own
+                is_package = self._configuration.ahead_of_time  # the kernels of a package have other names
                 captured = () if is_package else self._capture.captured
                 generated = [(graph.name, graph.kernel_names, module) for graph, module in captured]
                 trace = None if trace_file is None else Path(trace_file)
@@ -294,7 +302,7 @@ class TrialWork:
         return Profiled(iteration=msgspec.structs.replace(found, call_seconds=call_seconds))
 
     def measure_memory(self) -> MeasuredMemory:
-        """The most memory of one iteration."""
+        """Measures the peak memory of one iteration."""
         peak = None
         with global_settings(self._configuration), contextlib.suppress(Exception):
             peak = peak_memory(self.step, self.step.device)
@@ -302,10 +310,14 @@ class TrialWork:
 
 
 def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
-    """Runs the step once with the target's lowering as its backend, under capture; a graph not lowered is a failure."""
+    """
+    Runs the step once under capture, with the target's lowering as the backend of torch.compile.
+
+    If a graph cannot be lowered, or no graph is traced, the trial fails.
+    """
     target = lowering.target
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
-    # The lowering is in effect first: the capture's hooks see what it cuts short.
+    # The lowering comes first, so that the capture's hooks wrap the functions that the lowering shortens.
     with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture(step.module) as capture:
         (step if lowering.needs_values else step.run_without_values)()
     trial = msgspec.structs.replace(
@@ -336,7 +348,7 @@ def _lacks(capture: CompileCapture) -> tuple[Lack, ...]:
 
 
 def failure_of(error: BaseException, stage: str) -> Failure:
-    """Why there is no result; the stage is as in ``Failure.kind``."""
+    """Makes the failure of an exception; ``stage`` is in the words of ``Failure.kind``."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).strip()
     message = str(error) if isinstance(error, LayoutDoctorError) else in_words(error)
     log = "\n".join(text.splitlines()[-_LOG_LINES:])
@@ -347,20 +359,24 @@ def failure_of(error: BaseException, stage: str) -> Failure:
 
 
 _REFUSED_VIEW = ("view size is not compatible", "Cannot view a tensor with shape")
-"""In errors of ATen, and of the Python reference that torch.compile traces; torch 2.7 to 2.13."""
+"""Words of the errors of ``.view`` in ATen and in the Python reference that torch.compile traces; torch 2.7 to 2.13."""
 
 
 _COMPILER_ERROR = re.compile(r"(?<=: )(fatal )?error: .+")
 
 
 def in_words(error: BaseException) -> str:
-    """An exception in one line; dynamo says only further down, behind this word, what happened."""
+    """
+    Describes an exception in one line.
+
+    If dynamo or a C++ compiler explains the error in a later line of the text, that explanation is added.
+    """
     shortage = out_of_memory(error)
     if shortage is not None:
         return f"{shortage}; diagnose it on a machine with more memory, or with a smaller input"
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     words = first_line(error)
-    if words.endswith(" raised:") and len(lines) > 1:  # as dynamo says of its backends
+    if words.endswith(" raised:") and len(lines) > 1:  # dynamo's words for an exception of a backend
         words += f" {lines[1]}"
     explanation = next((line for line in lines if line.startswith("Explanation: ")), None)
     by_compiler = next((found[0] for line in lines if (found := _COMPILER_ERROR.search(line))), None)
@@ -372,15 +388,15 @@ def in_words(error: BaseException) -> str:
 
 
 def fingerprint(value: Hashable) -> str:
-    """A hash of a value made of tuples, strings, numbers and None, equal in all processes."""
+    """Hashes a value of tuples, strings, numbers and None; the hash is equal in all processes."""
     return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def code_key(step: Step, trial: Observed) -> str | None:
     """
-    A key that equal generated code on equal layouts shares; None if not all of the code is known.
+    Returns a key that is equal for equal generated code on equal layouts; None if not all of the code is known.
 
-    Options that act outside the generated code, such as CUDA graphs, count as well.
+    Options that do not show in the generated code, such as CUDA graphs, are part of the key.
     """
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
@@ -390,7 +406,7 @@ def code_key(step: Step, trial: Observed) -> str | None:
 
 
 def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:
-    """Parameters whose gradient came with other strides than their own."""
+    """Finds the parameters whose gradients have other strides than the parameters."""
     gradients = step.results().gradients
     named = step.module.named_parameters() if step.module is not None else ()
     found: list[GradientLayout] = []

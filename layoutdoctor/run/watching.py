@@ -1,4 +1,4 @@
-"""A diagnosis under way, as it is shown: progress from 0 to 100, rows as they come, and the recordings so far."""
+"""Shows a diagnosis under way: progress from 0 to 100, new rows of the table, and the recordings so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layoutdoctor.workers.messages import Progress
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
 
-# The percentage of the whole run at which a stage ends, for usual models; a stage begins where the one before it ends.
+# Percentage of the whole run at which each stage ends, for usual models; a stage begins at the end of the stage before.
 _ENDS = {
     "loading the model": 15,
     "running the model in eager mode": 16,
@@ -27,12 +27,12 @@ _ENDS = {
     "profiling": 98,
     "looking for findings": 100,
 }
-_COMPILING_FROM = _ENDS["running the model in eager mode"]  # how long that takes shows with the first configuration
+_COMPILING_FROM = _ENDS["running the model in eager mode"]  # no time can be estimated until a configuration is ready
 _LONGEST_LINE = 100
 
 
 def now() -> str:
-    """The time as records have it: UTC, ISO 8601."""
+    """Returns the present time in UTC, in the format of ISO 8601."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -41,14 +41,14 @@ class Watch:
     Shows progress and results, and keeps the time of each stage.
 
     Attributes:
-        latest: Recordings of what was seen until now.
-        loaded_files: Files of the user's that the subject's code is in.
+        latest: Recordings so far.
+        loaded_files: The user's source files that the subject has imported.
 
     Args:
-        progress: Called at every step.
-        on_more: Called whenever there is more of the diagnosis, in ``latest``.
-        on_table: Called with the recordings of a first table, whose times are provisional.
-        lost: Configurations that failed in an earlier run and are not tried again; they are part of what is shown.
+        progress: Function that is called at every step.
+        on_more: Function that is called whenever ``latest`` has changed.
+        on_table: Function that is called with the recordings of a first table, whose times are provisional.
+        lost: Recordings of configurations that failed in an earlier run and are not tried again; shown with the others.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Watch:
         self._percent = 0.0
 
     def begin(self, stage: str) -> None:
-        """A stage begins."""
+        """Begins a stage, and ends the stage before."""
         self._end_stage()
         self._stage = stage
         self.step(0.0)
@@ -78,7 +78,13 @@ class Watch:
         self._began = moment
 
     def step(self, share: float, text: str = "") -> None:
-        """So much of the stage is done, from 0 to 1, in words: ``2 of 9``; progress never goes back."""
+        """
+        Reports progress in the present stage; the reported percentage never decreases.
+
+        Args:
+            share: Share of the stage that is done, from 0 to 1.
+            text: The share in words, such as ``2 of 9``.
+        """
         number = [*_ENDS].index(self._stage)
         low, high = [0, *_ENDS.values()][number : number + 2]
         self._percent = max(self._percent, low + (high - low) * min(share, 1.0))
@@ -88,16 +94,16 @@ class Watch:
         self.progress(Progress(stage=stage, done=int(self._percent), left_seconds=left))
 
     def provisional(self, recordings: Sequence[Recording]) -> None:
-        """A first table."""
+        """Shows a first table, of the recordings that have times."""
         self._on_table([one for one in recordings if one.trial.measurement is not None])
 
     def show(self, recordings: Sequence[Recording]) -> None:
-        """There is more of the diagnosis."""
+        """Shows the recordings so far."""
         self.latest = self._whole(recordings)
         self._on_more()
 
     def _whole(self, recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:
-        """With those of an earlier run that were not tried again, all under the same head."""
+        """Adds the recordings of an earlier run that were not tried again, and gives all recordings the same head."""
         head = recordings[0].head
         lost = [one for one in self._lost if one.name not in head.configurations]
         names = (*head.configurations, *(one.name for one in lost))
@@ -105,7 +111,7 @@ class Watch:
         return tuple(msgspec.structs.replace(one, head=head) for one in (*recordings, *lost))
 
     def finished(self, recordings: Sequence[Recording]) -> tuple[Recording, ...]:
-        """All recordings of the diagnosis, with how long each stage took."""
+        """Returns all recordings of the diagnosis, with the time of each stage."""
         self._end_stage()
         self._stage = ""
         self.latest = self._whole(recordings, stage_seconds=dict(self._seconds))
@@ -115,7 +121,11 @@ class Watch:
 # ---------------------------------------------------------------------------------------------- from Python
 @contextlib.contextmanager
 def showing(progress: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
-    """A block's progress function: the caller's, else a line in a notebook or on a terminal that is gone at the end."""
+    """
+    A block with a progress function: the caller's function if there is one.
+
+    Otherwise the function writes a line in a notebook or on a terminal, which is removed at the end of the block.
+    """
     write = None if progress is not None else _in_a_notebook() or _on_a_terminal()
     if write is None:
         yield progress or (lambda step: None)
@@ -132,7 +142,7 @@ def _on_a_terminal() -> Callable[[str], None] | None:
         return None
 
     def write(line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a terminal that was closed ends nothing
+        with contextlib.suppress(OSError, ValueError):  # the diagnosis goes on if the terminal was closed
             stream.write(f"\r\x1b[K{line}")
             stream.flush()
 
@@ -140,7 +150,7 @@ def _on_a_terminal() -> Callable[[str], None] | None:
 
 
 def _in_a_notebook() -> Callable[[str], None] | None:
-    """Writes into a display of the cell; None if no notebook's kernel runs this."""
+    """Returns a function that writes into a display of the notebook's cell; None outside a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or not hasattr(shell, "kernel"):
         return None

@@ -1,4 +1,4 @@
-"""The work of processes that have loaded the subject: the model in eager mode, and a worker with its starts."""
+"""The work of processes that have loaded the subject: running it in eager mode, and the work of a worker."""
 
 from __future__ import annotations
 
@@ -56,11 +56,15 @@ T = TypeVar("T")
 
 def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, LoadedSubject]:
     """
-    A host's message about its subject, and the subject as it is diagnosed.
+    Makes a host's message about its subject.
+
+    Returns:
+        The message, and the subject in the form in which it is diagnosed.
 
     Raises:
-        SubjectError: It holds no data.
-        UsageError: It is to be lowered for another device, and is not on the CPU; or torch.compile refuses an argument.
+        SubjectError: A tensor of the subject holds no data.
+        UsageError: The subject is to be lowered for a target and is not on the CPU, or torch.compile refuses an
+            argument.
     """
     target = None if request.lower_for is None else find_gpu(request.lower_for)
     given = request.compile_arguments
@@ -83,7 +87,7 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
         environment = msgspec.structs.replace(environment, thread_count=_threads)
     else:
         described = described_for(target, subject, described)
-        environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no part in it
+        environment = msgspec.structs.replace(environment, device_name=None, thread_count=None)  # have no influence
     loaded = Loaded(
         subject=described,
         environment=environment,
@@ -96,16 +100,16 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
 
 
 def _loaded_files() -> tuple[str, ...]:
-    """Files of the user's modules that were imported, without installed packages."""
+    """Lists the files of the user's imported modules, without installed packages."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     own = {file for file in files if file and is_user_file(file) and f"-packages{os.sep}" not in file}
     return tuple(
         sorted(file for file in own if Path(file).is_absolute() and Path(file).is_file())
-    )  # torch has made-up names
+    )  # some modules of torch have names of files that do not exist
 
 
 def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:
-    """The subject with something that has gradients, if it is to be trained."""
+    """Returns the subject; in training mode, at least one of its tensors requires gradients."""
     return with_something_to_train(subject) if request.mode == "training" else subject
 
 
@@ -113,7 +117,7 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
     """
     Hides the machine's GPUs from this process and its forks if the subject is on the CPU.
 
-    Else compiling would use CUDA, which works in no fork of a process that has used it.
+    With a visible GPU, compiling would use CUDA, and CUDA does not work in the forks of a process that has used it.
 
     Source:
         ``torch/_dynamo/convert_frame.py``: ``torch.cuda.get_rng_state`` wherever there is a GPU; torch 2.7 to 2.14.
@@ -124,7 +128,7 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
 
 
 def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Arguments of torch.compile that a record may hold, and the names of its options that it may not."""
+    """Returns the arguments of torch.compile that a record may hold, and the names of the options that it may not."""
     options = given.get("options", {})
     kept = {name: value for name, value in options.items() if is_constant(value) and may_be_set(name, value)}
     others = {name: value for name, value in given.items() if name != "options"}
@@ -133,7 +137,7 @@ def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Subject:
     """
-    The record of a subject that is lowered for a target.
+    Makes the record of a subject that is lowered for a target.
 
     Raises:
         UsageError: The model or an input is not on the CPU.
@@ -149,21 +153,21 @@ def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Su
 
 
 _threads = torch.get_num_threads()
-"""Threads that torch would use in this process if a launcher had not limited itself to one."""
+"""Number of threads that torch would use in this process if the launcher had not set it to one."""
 
 
 @contextlib.contextmanager
 def noting_threads() -> Iterator[Callable[[int], None]]:
     """
-    A block that loads a subject: how many threads its code asks for counts only for what comes after it.
+    A block that loads a subject. A number of threads that the subject's code sets takes effect only after the block.
 
     Yields:
-        Notes another number.
+        A function that notes another number of threads.
     """
     get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
 
     def note(count: int) -> None:
-        global _threads  # a fact about the process
+        global _threads  # a property of the process
         _threads = int(count)
 
     torch.get_num_threads, torch.set_num_threads = lambda: _threads, note
@@ -174,7 +178,7 @@ def noting_threads() -> Iterator[Callable[[int], None]]:
 
 
 def _notes_on_machine(device: str) -> tuple[str, ...]:
-    """Notes on the machine that limit the conclusions."""
+    """Returns notes on properties of the machine that limit the conclusions."""
     if device != "cpu":
         return ()
     if not torch.backends.mkldnn.is_available():
@@ -185,7 +189,7 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
 
 
 def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Channel) -> None:
-    """Does the work of a configuration."""
+    """Does the work of a configuration's worker."""
     torch.set_num_threads(_threads)
     target = None if request.lower_for is None else find_gpu(request.lower_for)
     work = TrialWork(subject, begin.configuration, request.mode, target, begin.package)
@@ -194,12 +198,13 @@ def work_on(subject: LoadedSubject, request: Request, begin: Begin, channel: Cha
 
 def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, channel: Channel) -> None:
     """
-    Says whether the model runs, and whether it has a convolution; then leaves the reference in a file, and says so.
+    Runs the model in eager mode and computes the reference.
 
-    What is lowered for a target needs no reference, and runs on fake tensors if it can.
+    Sends a ``Ran`` after the first run, saves the reference in the file ``path``, and sends another ``Ran``. A subject
+    that is lowered for a target needs no reference, and runs on fake tensors if it can.
 
     Raises:
-        SubjectError: It does not run.
+        SubjectError: The model does not run.
     """
     torch.set_num_threads(_threads)
     mode = request.mode
@@ -223,17 +228,18 @@ def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, chann
 
 
 class _Worker:
-    """A configuration from its preparation to the last turn of its starts."""
+    """Carries out the orders for one configuration, from its preparation to the last turn of its starts."""
 
     def __init__(self, work: TrialWork, channel: Channel) -> None:
         self._work, self._channel = work, channel
 
     def run(self, *, is_again: bool) -> None:
         """
-        Prepares, compiles and forks starts.
+        Prepares and compiles the configuration, and forks starts.
 
         Args:
-            is_again: Whether it was compiled before, so that nothing is captured and it is a start itself.
+            is_again: Whether another worker has compiled the configuration before. Then nothing is captured, and this
+                process is a start itself.
         """
         if is_again:
             self._answer(self._compiled_again)
@@ -265,7 +271,8 @@ class _Worker:
 
     def _start(self, order: Order, channel: Channel) -> None:
         self._channel = channel
-        # After a fork, the next use makes the thread pool again; torch aborts if two threads of autograd do so at once.
+        # After a fork, the first use of the thread pool makes a new pool. This line uses it, because torch aborts if
+        # two threads of autograd make the pool at once.
         torch.set_num_threads(torch.get_num_threads())
         keep_memory()
         take_some_memory()
@@ -295,7 +302,7 @@ class _Worker:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 
     def _answer(self, do: Callable[[], T]) -> T:
-        """The result of a function; if the model raises in it, the process sends the failure and ends."""
+        """Returns the result of a function. If the model raises in it, sends the failure and ends the process."""
         try:
             return do()
         except ClosedError:

@@ -1,1 +1,1 @@
-"""The processes of a diagnosis, seen from the one that asked for it: launcher, workers, messages; without torch."""
+"""The processes of a diagnosis as the caller's process handles them: launcher, workers, messages; without torch."""

@@ -1,4 +1,4 @@
-"""How a process ended, and what it was doing: from its exit code and what it printed."""
+"""Describes the end of a process and its last activity, from its exit code and its output."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)')
 
 def how_it_ended(returncode: int) -> str:
     """
-    The end of a process in words, such as ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
+    Describes the end of a process: ``the process died of signal 11 (SIGSEGV, segmentation fault)``.
 
     Args:
-        returncode: As ``subprocess`` gives it: below 0 for a signal.
+        returncode: Exit status, or the negative number of the signal, as in ``subprocess``.
     """
     if returncode >= 0:
         return f"the process ended with exit status {returncode}, as os._exit() does"
@@ -41,11 +41,11 @@ def how_it_ended(returncode: int) -> str:
 
 def last_seen(log: str, file: str) -> str:
     """
-    The last place of a process, for the end of a sentence: a line of the user's file, or its last words.
+    Describes the last activity of a process, for the end of a sentence: a line of the user's file, or its last output.
 
     Args:
-        log: Its output, with faulthandler's stacks at the end.
-        file: Without its folder.
+        log: Output of the process, with faulthandler's stacks at the end.
+        file: Name of the user's file, without its folder.
     """
     lines = [line for line in log.splitlines() if line.strip()]
     stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
@@ -58,7 +58,7 @@ def last_seen(log: str, file: str) -> str:
 
 
 def what_matters(log: str, count: int) -> list[str]:
-    """So many lines of what a process printed: the first of the stacks that end it, else the last of all."""
+    """Selects ``count`` lines of a process's output: the first lines of the stacks at its end, or the last lines."""
     lines = log.splitlines()
     stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), max(len(lines) - count, 0))
     return lines[stack : stack + count]

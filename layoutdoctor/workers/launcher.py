@@ -1,9 +1,9 @@
 """
-The launcher and the processes that come of it, seen from the process that asked for a diagnosis.
+Starts a launcher and the processes that are forked from it, and talks to them from the caller's process.
 
-Nothing here imports torch: a launcher imports it once, a host loads a subject, and workers and starts are forked from
-there. If forking the host is not safe, as on a GPU, each worker is forked from the launcher, loads the subject for
-itself and answers the same orders.
+Nothing here imports torch. The launcher imports torch once, a host loads a subject, and workers and starts are forked
+from the host. If forking the host is not safe, as on a GPU, each worker is forked from the launcher. Such a worker
+loads the subject itself, and answers the same orders.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ _CODE = "import sys; sys.path[:] = sys.argv[3:]; from layoutdoctor.run.launcher 
 _LONGEST_START_SECONDS = 600.0
 _SHOWN_LINES, _READ_LINES = 12, 500
 _WAIT_FOR_END_SECONDS = 5.0
-_WAIT_FOR_CODE_SECONDS = 60.0  # a launcher that prepares the compiler looks at nothing else
+_WAIT_FOR_CODE_SECONDS = 60.0  # a launcher reports no exit codes while it prepares the compiler
 _STACKS_SECONDS = 0.5
 
 
 class LostError(Exception):
     """
-    A process is of no use any more.
+    A process has failed, has ended, or does not answer.
 
     Attributes:
-        status: The status of a trial whose process this was: ``failed`` if the model raised, and the process said so.
-        proposals: The cures that may help against that.
+        failure: The failure for the trial of the process.
+        status: The status for the trial of the process; ``failed`` if the process reported an exception of the model.
+        proposals: Cures that may help against the failure.
     """
 
     def __init__(self, failure: Failure, status: TrialStatus, proposals: tuple[Proposal, ...] = ()) -> None:
@@ -75,12 +76,13 @@ class Process:
     A process that answers orders.
 
     Attributes:
-        log: File that it prints into, or only its stacks; None if all goes to our standard error.
-        source: The user's file, without its folder, whose lines are named if the process is lost.
-        limit_seconds: For each answer; None for no limit. What it forks has the same file and limit.
+        log: File for the output of the process, or for its stacks only; None if it prints to our standard error.
+        source: Name of the user's file, without its folder; messages name its lines if the process is lost.
+        limit_seconds: Time limit for each answer; None for no limit. Forks of the process get the same source and
+            limit.
 
     Args:
-        returncode: Waits until it has ended, and says how; None if nobody knows.
+        returncode: Function that waits for the end of the process and returns its exit code; None if it is not known.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Process:
     ) -> None:
         self.channel, self.pid, self.log, self.source, self.limit_seconds = channel, pid, log, source, limit_seconds
         self._returncode = returncode
-        self._children: dict[int, int] = {}  # exit codes of what it forked
+        self._children: dict[int, int] = {}  # exit codes of its forks
         self._is_ended = False
 
     def ask(self, order: Order, kind: type[A]) -> A:
@@ -103,22 +105,27 @@ class Process:
 
         Raises:
             LostError: The process failed, ended, or did not answer in time.
-            LayoutDoctorError: It refuses, for a reason that the user can mend.
+            LayoutDoctorError: The process refused the order, for a reason that the user can remove.
         """
         self.tell(order)
         return self.answer(kind)
 
     def tell(self, order: Order) -> None:
-        """Sends an order; if the process is gone, the wait for the answer says so."""
+        """Sends an order. If the process has ended, waiting for the answer raises the error."""
         with contextlib.suppress(ClosedError):
             self.channel.send(order)
 
     def answer(self, kind: type[A], left_seconds: Seconds | None = None) -> A:
-        """The answer to an order, within the limit, or what is left of it; raises as ``ask`` does."""
+        """
+        Waits for the answer to an order; raises as ``ask`` does.
+
+        Args:
+            left_seconds: Time limit for this answer; None for the usual limit.
+        """
         return self._received(kind, self.limit_seconds if left_seconds is None else left_seconds)[0]
 
     def fork(self, order: Load | Begin | Fork) -> Process:
-        """The process that this one forks for an order, which prints into the order's log; raises as ``ask`` does."""
+        """Makes this process fork another one for an order; raises as ``ask`` does."""
         self.tell(order)
         opened, descriptor = self._received(Opened, self.limit_seconds or _LONGEST_START_SECONDS)
         assert descriptor is not None
@@ -144,7 +151,7 @@ class Process:
         raise LostError(Failure(kind="measure", message=f"it answered with {type(message).__name__}"), "crashed")
 
     def _next(self, deadline: float | None) -> tuple[Answer, int | None]:
-        """The next message but those about processes that have ended."""
+        """Waits for the next message; notes messages about ended forks and skips them."""
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
             message, descriptor = self.channel.receive(left)
@@ -153,7 +160,7 @@ class Process:
             self._children[message.pid] = message.returncode
 
     def _returncode_of(self, pid: int) -> int | None:
-        """How a process that this one forked has ended; None if nobody knows."""
+        """Waits for the exit code of a fork of this process; None if it is not known."""
         deadline = time.monotonic() + _WAIT_FOR_CODE_SECONDS
         with contextlib.suppress(ClosedError, TimeoutError):
             while pid not in self._children and isinstance(
@@ -163,7 +170,7 @@ class Process:
         return self._children.get(pid)
 
     def _overdue(self, seconds: Seconds) -> LostError:
-        """Says what a process that does not answer was doing: faulthandler writes its stacks into the log."""
+        """Makes the error for a process that does not answer, after SIGUSR2 made it write its stacks into the log."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGUSR2)
             time.sleep(_STACKS_SECONDS)
@@ -183,7 +190,7 @@ class Process:
         return LostError(Failure(kind="run", message=f"{how}{last_seen(text, self.source)}", log=log), status)
 
     def end(self) -> None:
-        """Ends the process and all that it started."""
+        """Ends the process and all processes that it started."""
         if not self._is_ended:
             self._is_ended = True
             self.channel.close()
@@ -195,7 +202,7 @@ class Host:
     A process that has loaded the subject.
 
     Raises:
-        LayoutDoctorError: It cannot be loaded.
+        LayoutDoctorError: The subject cannot be loaded.
     """
 
     def __init__(self, launcher: Launcher, process: Process, request: Request) -> None:
@@ -211,10 +218,10 @@ class Host:
 
     def begin(self, configuration: Configuration, *, is_again: bool = False) -> Process:
         """
-        A worker of a configuration; if the host cannot be forked, it loads the subject for itself.
+        Starts a worker of a configuration. If the host cannot be forked, the worker loads the subject itself.
 
         Raises:
-            LostError: It cannot be started.
+            LostError: The worker cannot be started.
         """
         log = self.file(configuration.name)
         order = Begin(configuration=configuration, is_again=is_again, log=log)
@@ -223,23 +230,23 @@ class Host:
         return self._launcher.fork(Load(request=self._request, begin=order, log=log))
 
     def file(self, name: str) -> str:
-        """A new file in the folder of the run."""
+        """Returns the path of a new file in the folder of the run."""
         return self._launcher.file(name)
 
     def end(self) -> None:
-        """Ends the host and all that it started."""
+        """Ends the host and all processes that it started."""
         self.process.end()
 
 
 class Launcher:
     """
-    A process that has imported torch and Inductor, kept for as many subjects as are diagnosed.
+    A process that has imported torch and Inductor, and serves any number of diagnoses.
 
     Attributes:
-        directory: For files of the run; gone when the launcher is closed.
+        directory: Folder for files of the run; it is removed when the launcher is closed.
 
     Raises:
-        TransportError: It cannot be started.
+        TransportError: The process cannot be started.
     """
 
     def __init__(self) -> None:
@@ -254,16 +261,15 @@ class Launcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process of the launcher runs."""
         return self._popen.poll() is None
 
     def load(self, request: Request, reference: str | None = None) -> Host:
         """
-        A host of a subject.
+        Starts a host and waits until it has loaded the subject.
 
         Args:
-            reference: File for the reference, if the host only runs the model in eager mode. The compiler is prepared
-                meanwhile.
+            reference: File for the reference, if the host is to run the model in eager mode; None if it forks workers.
 
         Raises:
             LayoutDoctorError: The subject cannot be loaded.
@@ -275,21 +281,21 @@ class Launcher:
         return Host(self, process, request)
 
     def fork(self, order: Load) -> Process:
-        """A process that loads a subject; raises ``LostError``."""
+        """Forks a process that loads a subject; raises ``LostError``."""
         process = self._process.fork(order)
         process.source = Path(order.request.target or "").name.partition(":")[0]
         process.limit_seconds = order.request.timeout_seconds
         return process
 
     def file(self, name: str) -> str:
-        """A new file in the folder of the run."""
+        """Returns the path of a new file in the folder of the run."""
         self._count += 1
         safe = "".join(letter if letter.isalnum() or letter in "-_+" else "_" for letter in name)
         return str(self._folder / f"{self._count}-{safe}")
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
-        """A block with a folder for the files of one diagnosis, which is gone at its end."""
+        """A block with a folder for the files of one diagnosis; the folder is removed at the end of the block."""
         with tempfile.TemporaryDirectory(dir=self.directory, ignore_cleanup_errors=True) as name:
             self._folder = Path(name)
             try:
@@ -334,10 +340,10 @@ class Launcher:
         return popen, Process(ours, popen.pid, returncode)
 
     def close(self) -> None:
-        """Ends all processes, and removes all files of the run."""
+        """Ends all processes of the launcher, and removes all files of the run."""
         if self.is_alive:
             kill_with_all_it_started(self._popen.pid)
-        kill_all(of_session(self._popen.pid))  # if it was killed, what it started belongs to nobody
+        kill_all(of_session(self._popen.pid))  # if the launcher was killed, its children have another parent
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_WAIT_FOR_END_SECONDS)
         self._process.channel.close()
@@ -345,7 +351,7 @@ class Launcher:
 
 
 def _standard_error() -> int:
-    """The descriptor for a launcher's output: our standard error, if there is one."""
+    """Returns the descriptor for a launcher's output: our standard error, or nothing if it is closed."""
     try:
         os.fstat(2)
     except OSError:
@@ -355,17 +361,19 @@ def _standard_error() -> int:
 
 # ---------------------------------------------------------------------------------------------- from Python
 _kept: tuple[int, dict[str, str], Launcher] | None = None
-"""The launcher that calls from Python share, with its process and that process's environment when it was started."""
+"""The launcher that calls from Python share, with the id and the environment of the process that started it."""
 
 
 def kept_launcher() -> Launcher:
     """
-    The launcher of this process; a new one if the environment has changed since, or this process was forked.
+    Returns the launcher of this process.
+
+    A new launcher is started if there is none, if the environment has changed, or if this process is a fork.
 
     Raises:
-        TransportError: It cannot be started.
+        TransportError: The launcher cannot be started.
     """
-    global _kept  # as many diagnoses as there are share it
+    global _kept  # all diagnoses share it
     if _kept is not None and _kept[:2] == (os.getpid(), dict(os.environ)) and _kept[2].is_alive:
         return _kept[2]
     close_kept_launcher()

@@ -1,8 +1,8 @@
 """
 Messages between the process that asked for a diagnosis and the processes that run the model.
 
-MessagePack over socket pairs: data, never code. A forked process gets a socket pair of its own, whose other end travels
-to the parent behind the message that announces the process.
+They travel as MessagePack over socket pairs: data, never code. Each forked process has its own socket pair. The other
+end of the pair is sent to the parent after the message that announces the process.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from layoutdoctor.units import Seconds
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-"""For one configuration: longer than any compile that somebody waits for."""
+"""Time limit for one configuration; longer than the compile of any usual model."""
 
 MOST_MESSAGE_BYTES = 2**30
-"""A length above this is no length: the model wrote into the socket."""
+"""Largest length of a message. A larger length means that the model wrote into the socket."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen, built by keyword."""
+    """The base of all messages: frozen, built with keyword arguments."""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """
-    One step forward.
+    The progress of a diagnosis.
 
     Attributes:
-        stage: Such as ``"profiling: 2 of 9"``.
-        done: How much of the whole run is done, 0 to ``total``.
-        left_seconds: Estimate of the time until the answer; None before there is one.
+        stage: The present stage, such as ``"profiling: 2 of 9"``.
+        done: Part of the whole run that is done, from 0 to ``total``.
+        left_seconds: Estimated time until the end of the run; None before it can be estimated.
     """
 
     stage: str
@@ -57,23 +57,23 @@ class Progress(msgspec.Struct, frozen=True):
 
 class Request(Message, frozen=True, kw_only=True):
     """
-    A diagnosis as it was asked for.
+    The model, the configurations and the options of a diagnosis.
 
     Attributes:
-        target: As on the command line; None if the model was handed over from Python.
+        target: The target as on the command line; None if the model was given from Python.
         subject_directory: Folder with the saved model of the caller or of a script; None loads the target.
-        inputs: As on the command line; of a script its arguments.
-        threads: Inside one operation, on a CPU; None for as many as the target asks for.
+        inputs: Input specifications as on the command line; for a script, its arguments.
+        threads: Number of threads inside one operation on a CPU; None for the number that the target sets.
         module: Path of the submodule that is diagnosed; None for the whole model.
-        compile_arguments: Of ``torch.compile``, for all compiled configurations; None for those of the target.
-        lower_for: A GPU that is not there, to lower for.
-        package: File for the package of the best configuration that AOTInductor compiles; None for none.
-        budget_seconds: For rounds and starts; None as long as compiling took, at least 10 s, at most 60 s.
-        trace_directory: Where to keep profiler traces.
-        derives: Further configurations that may follow: forced layout optimization, cures, switches of libraries.
-        tries_all: Whether configurations that compile long are derived too, such as max-autotune.
-        is_timed: Whether rounds and starts are wanted; False records and profiles only.
-        timeout_seconds: For one configuration; None for no limit.
+        compile_arguments: Arguments of ``torch.compile`` for all compiled configurations; None for the target's own.
+        lower_for: A GPU that this machine lacks, for which the graphs are lowered; None measures on the device.
+        package: File for the package of the best configuration that AOTInductor compiles; None makes no package.
+        budget_seconds: Time for rounds and starts; None for the time of compiling, at least 10 s, at most 60 s.
+        trace_directory: Folder in which profiler traces are kept; None keeps none.
+        derives: Further configurations that are derived: forced layout optimization, cures, switches of libraries.
+        tries_all: Whether derived configurations include those with a long compile, such as max-autotune.
+        is_timed: Whether rounds and starts are timed; False records and profiles only.
+        timeout_seconds: Time limit for one configuration; None for no limit.
     """
 
     target: str | None = None
@@ -99,12 +99,12 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 def package_file(folder: Path, configuration: str) -> Path:
-    """The file in a run's folder that keeps what AOTInductor compiled of a configuration."""
+    """Returns the file in a run's folder for the package that AOTInductor compiles from a configuration."""
     return folder / f"{file_name_of(configuration)}{PACKAGE_SUFFIX}"
 
 
 class Proposal(Message, frozen=True, kw_only=True):
-    """A cure that may help a trial, and the bytes of the tensors that it is about."""
+    """A cure that may help a trial, and the bytes of the tensors that the cure concerns."""
 
     cure: Cure
     bytes_moved: int = 0
@@ -113,14 +113,16 @@ class Proposal(Message, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------- orders
 class Load(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the launcher: fork a process that loads this subject and answers ``Loaded``, unless it is a worker.
+    An order to the launcher: fork a process that loads this subject.
+
+    Without ``begin``, the process is a host and answers ``Loaded``. With ``begin``, it is a worker.
 
     Attributes:
-        reference: The process then runs the model in eager mode, answers ``Ran``, leaves the reference in this file and
-            answers ``Ran`` again. None if it forks workers.
-        begin: The configuration whose worker it is, where no process that has loaded the subject may be forked.
-        log: File for its stacks, if it crashes or is asked for them; what the user's code prints goes to stderr, or of
-            a worker into this file.
+        log: File for the stacks of the process, if it crashes or receives SIGUSR2. The user's code prints to stderr in
+            a host, and into this file in a worker.
+        reference: File for the reference. The host runs the model in eager mode, answers ``Ran``, saves the reference
+            and answers ``Ran`` again. None if the host forks workers.
+        begin: The configuration of the worker, if a process that has loaded the subject cannot safely be forked.
     """
 
     request: Request
@@ -131,11 +133,11 @@ class Load(Message, frozen=True, kw_only=True, tag=True):
 
 class Begin(Message, frozen=True, kw_only=True, tag=True):
     """
-    To the process that loaded the subject: fork a worker for a configuration.
+    An order to the process that has loaded the subject: fork a worker for a configuration.
 
     Attributes:
-        is_again: Whether it compiles as a user does, to be timed; else under capture.
-        log: File that its standard output and error go to.
+        is_again: Whether the worker compiles as a user does, and is timed; otherwise it compiles under capture.
+        log: File for the worker's standard output and standard error.
     """
 
     configuration: Configuration
@@ -150,43 +152,43 @@ class Begin(Message, frozen=True, kw_only=True, tag=True):
 
 class Compile(Message, frozen=True, kw_only=True, tag=True):
     """
-    To a worker that is prepared.
+    An order to a prepared worker: compile.
 
     Attributes:
-        kernels_at_once: How many C++ kernels it builds side by side.
+        kernels_at_once: Number of C++ kernels that the worker builds side by side.
     """
 
     kernels_at_once: int = 1
 
 
 class Fork(Message, frozen=True, kw_only=True, tag=True):
-    """To a worker that has compiled and can be forked: one more start."""
+    """An order to a worker that has compiled and can be forked: fork one more start."""
 
     log: str
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run once, and compare outputs and gradients with the reference in a file, if there is one."""
+    """An order to a start: run once, and compare outputs and gradients with the reference in a file, if any."""
 
     path: str | None
 
 
 class WarmUp(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: run until caches and heap have settled."""
+    """An order to a start: run until caches and heap have settled."""
 
 
 class Turn(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: time so many calls."""
+    """An order to a start: time this number of calls."""
 
     calls: int
 
 
 class ProfileIteration(Message, frozen=True, kw_only=True, tag=True):
     """
-    To a start: time so many calls, then run one iteration under the profiler.
+    An order to a start: time this number of calls, then run one iteration under the profiler.
 
     Attributes:
-        trace_file: Where the trace of the quietest iteration so far is kept.
+        trace_file: File for the trace of the iteration in which the device was busy for the shortest time so far.
     """
 
     calls: int
@@ -194,11 +196,11 @@ class ProfileIteration(Message, frozen=True, kw_only=True, tag=True):
 
 
 class MeasureMemory(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: measure the most memory of one iteration."""
+    """An order to a start: measure the peak memory of one iteration."""
 
 
 class Bandwidth(Message, frozen=True, kw_only=True, tag=True):
-    """To a start: measure how many bytes per second a copy of a large tensor moves."""
+    """An order to a start: measure the bytes per second that a copy of a large tensor moves."""
 
 
 Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | ProfileIteration | MeasureMemory | Bandwidth
@@ -206,13 +208,13 @@ Order = Load | Begin | Compile | Fork | Check | WarmUp | Turn | ProfileIteration
 
 # ---------------------------------------------------------------------------------------------- answers
 class Opened(Message, frozen=True, kw_only=True, tag=True):
-    """A process was forked; the socket that reaches it follows."""
+    """A process was forked; its socket follows this message."""
 
     pid: int
 
 
 class Ended(Message, frozen=True, kw_only=True, tag=True):
-    """A forked process has ended; the return code is negative for a signal."""
+    """A forked process has ended; ``returncode`` is its exit status, or the negative number of a signal."""
 
     pid: int
     returncode: int
@@ -223,10 +225,10 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
     The subject is loaded.
 
     Attributes:
-        parameter_ranks: Of the model's parameters and buffers, each once.
-        compile_arguments: Of ``torch.compile``, as asked for, or as the target was compiled.
-        forks: Whether forking this process is safe.
-        files: Those of the user's that were loaded, without installed packages.
+        parameter_ranks: Numbers of dimensions of the model's parameters and buffers, each number once.
+        compile_arguments: Requested arguments of ``torch.compile``, or those with which the target was compiled.
+        forks: Whether this process can safely be forked.
+        files: The user's imported source files, without installed packages.
     """
 
     subject: Subject
@@ -240,13 +242,13 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):
     """
-    The model ran in eager mode for the first time, or the reference is in its file.
+    The model has run in eager mode for the first time, or the reference is in its file.
 
     Attributes:
-        may_convolve: False if all operations are ATen's own and none is a convolution.
-        input_uses: What each tensor of the example input is read as; empty if not known.
-        room: After the first call, how many further processes like this one a GPU's memory holds; None on a CPU, or if
-            it is not known.
+        may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
+        input_uses: Use of each tensor of the example input; empty if not known.
+        room: Number of further processes like this one that fit into the GPU's memory, after the first call; None on a
+            CPU, or if it is not known.
     """
 
     notes: tuple[str, ...] = ()
@@ -256,7 +258,7 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag=True):
-    """A worker's model is prepared, and it waits for ``Compile``; the key is that of options and formats in effect."""
+    """A worker is prepared and waits for ``Compile``; ``key`` is equal for equal options and formats in effect."""
 
     key: str
 
@@ -266,10 +268,10 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
-        code: Fingerprint of the generated code; None if not all of it is known, or there is none.
+        code: Fingerprint of the generated code; None if no code was generated, or not all of it is known.
         compile_seconds: Wall time of the first call; None for eager.
-        proposals: The cures that may help.
-        forks: Whether it can be forked.
+        proposals: Cures that may help.
+        forks: Whether the worker can safely be forked.
     """
 
     trial: Observed
@@ -284,8 +286,8 @@ class Checked(Message, frozen=True, kw_only=True, tag=True):
     A start has made its first calls.
 
     Attributes:
-        trial: As in ``Compiled``, with outputs, gradients and the graphs of these calls.
-        proposals: The cures that may help an eager model, whose operations are recorded only now.
+        trial: The trial of ``Compiled``, with the comparison of outputs and gradients and the graphs of these calls.
+        proposals: Cures that may help an eager model, whose operations are recorded in these calls.
     """
 
     trial: Observed
@@ -297,47 +299,47 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
     A start is warm and can be timed.
 
     Attributes:
-        call_seconds: About how long a call takes.
+        call_seconds: Approximate time of a call: the shortest call of the warm-up.
     """
 
     call_seconds: PositiveSeconds
 
 
 class Turned(Message, frozen=True, kw_only=True, tag=True):
-    """How long each call of a turn took, and the processor time of all threads of the process meanwhile."""
+    """The time of each call of a turn, and the processor time of all threads of the process during the turn."""
 
     seconds: tuple[PositiveSeconds, ...]
     cpu_seconds: float = 0.0
 
 
 class Profiled(Message, frozen=True, kw_only=True, tag=True):
-    """An iteration under the profiler, or why there is none."""
+    """An iteration under the profiler, or the reason why there is none."""
 
     iteration: Iteration | None = None
     lack: Lack | None = None
 
 
 class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
-    """Most bytes of tensors alive above the start of an iteration; None if torch cannot say."""
+    """Peak memory of tensors in an iteration, above the memory at its start; None if torch does not know it."""
 
     peak_memory_bytes: int | None
 
 
 class Copied(Message, frozen=True, kw_only=True, tag=True):
-    """Bytes per second that a copy moves; None if it was not measured."""
+    """The bytes per second that a copy moves; None if they were not measured."""
 
     bytes_per_second: float | None
 
 
 class Failed(Message, frozen=True, kw_only=True, tag=True):
-    """The model raised; ``proposals`` are the cures that may help against that."""
+    """The model or the compiler raised; ``proposals`` are cures that may help against the failure."""
 
     failure: Failure
     proposals: tuple[Proposal, ...] = ()
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """There will be no diagnosis, for a reason that the user can remove; ``kind`` is the class of the error."""
+    """The process refuses an order, for a reason that the user can remove; ``kind`` is the class of the error."""
 
     kind: str
     message: str
@@ -365,15 +367,15 @@ _decoder: msgspec.msgpack.Decoder[Order | Answer] = msgspec.msgpack.Decoder(Orde
 
 # ---------------------------------------------------------------------------------------------- channels
 STATUS_FORKED = 70
-"""Exit status of a copy of a process that the model forked, once it writes to the process's channel."""
+"""Exit status of a process that the model forked and that tried to write to its parent's channel."""
 
 
 class ClosedError(Exception):
-    """The process at the other end is gone."""
+    """The process at the other end has ended."""
 
 
 class NoMessageError(ClosedError):
-    """What the process at the other end sent is no message."""
+    """The process at the other end sent bytes that are not a message."""
 
     def __init__(self) -> None:
         super().__init__("it sent what is no message")
@@ -381,34 +383,37 @@ class NoMessageError(ClosedError):
 
 class Channel:
     """
-    One end of a socket pair, by its descriptor.
+    One end of a socket pair, given by its file descriptor.
 
-    Only the process that made it writes to it: a copy of that process, which the model forked, ends as it tries to.
+    Only the process that made the channel may write to it. A process that the model forked ends when it tries to write.
     """
 
     def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # programs that the model starts do not get it
+        os.set_inheritable(descriptor, False)  # programs that the model starts do not inherit the channel
         self._connection = Connection(descriptor)
         self._owner = os.getpid()
 
     def adopt(self) -> None:
-        """Makes a channel that came with a fork this process's own."""
+        """Makes this process the owner of a channel that its parent made before the fork."""
         self._owner = os.getpid()
 
     def fileno(self) -> int:
-        """The descriptor, for ``selectors``."""
+        """Returns the file descriptor, for ``selectors``."""
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Closes this end; the other one reads the end of the conversation."""
+        """Closes this end; the process at the other end then gets a ``ClosedError``."""
         self._connection.close()
 
     def send(self, message: Order | Answer, descriptor: int | None = None) -> None:
         """
-        Sends a message; the open descriptor goes with ``Opened``.
+        Sends a message.
+
+        Args:
+            descriptor: An open file descriptor to send along; only with ``Opened``.
 
         Raises:
-            ClosedError: The other end is gone.
+            ClosedError: The process at the other end has ended.
         """
         if os.getpid() != self._owner:
             os._exit(STATUS_FORKED)
@@ -421,12 +426,12 @@ class Channel:
 
     def receive(self, timeout_seconds: Seconds | None = None) -> tuple[Order | Answer, int | None]:
         """
-        The next message, and the descriptor that came with it.
+        Waits for the next message, and returns it with the descriptor that came with it, if any.
 
         Raises:
-            ClosedError: The other end is gone.
-            NoMessageError: It sent what is no message.
-            TimeoutError: Nothing came within the time.
+            ClosedError: The process at the other end has ended.
+            NoMessageError: The process at the other end sent bytes that are not a message.
+            TimeoutError: No message came in time.
         """
         try:
             is_there = self._connection.poll(timeout_seconds)
@@ -444,6 +449,6 @@ class Channel:
 
 
 def channel_pair() -> tuple[Channel, socket.socket]:
-    """A channel, and the other end of it for another process."""
+    """Makes a channel, and the socket of its other end for another process."""
     ours, theirs = socket.socketpair()
     return Channel(ours.detach()), theirs

@@ -1,4 +1,4 @@
-"""Processes of the operating system: who started which, and the end of one with all that it started."""
+"""Finds, stops and ends processes of the operating system, together with the processes that they started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.05
 
 
 def working_folder(otherwise: Path) -> Path:
-    """The working folder, or another one if it was removed: torch does not load there."""
+    """Returns the working folder, or another one if it was removed, because torch cannot be imported there."""
     try:
         return Path.cwd()
     except OSError:
@@ -38,14 +38,14 @@ def working_folder(otherwise: Path) -> Path:
 
 
 def started_by(pid: int) -> list[psutil.Process]:
-    """All living processes that a process started, directly or not, the oldest first."""
+    """Lists the living processes that a process started, directly or not, the oldest first."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
 
 
 def of_session(leader: int) -> list[int]:
-    """All living processes of the session that a process of ours opened."""
+    """Lists the living processes of the session that a process of ours opened."""
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
@@ -56,10 +56,10 @@ def of_session(leader: int) -> list[int]:
 
 def kill_with_all_it_started(pid: int) -> None:
     """
-    Ends a process and all that it started.
+    Ends a process and all processes that it started.
 
-    The process is stopped first, so that it starts nothing more. Then compilers are asked to end: they delete their
-    unfinished output, which later runs would else find in Inductor's cache. Then the rest is killed.
+    The process is stopped first, so that it starts no more processes. Then compilers get SIGTERM, so that they delete
+    their unfinished output; otherwise, later runs would find it in Inductor's cache. Then the rest is killed.
     """
     _send([pid], signal.SIGSTOP)
     started = started_by(pid)
@@ -70,19 +70,19 @@ def kill_with_all_it_started(pid: int) -> None:
 
 
 def _is_program(process: psutil.Process) -> bool:
-    """Whether it runs another program than Python, such as a compiler."""
+    """Whether a process runs another program than Python, such as a compiler."""
     with contextlib.suppress(psutil.Error):
         return "python" not in process.name()
     return False
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Ends processes; a process that is gone already, or belongs to somebody else, is no error."""
+    """Kills processes; ignores processes that have ended already or belong to another user."""
     _send(pids, signal.SIGKILL)
 
 
 def stop_all(pids: Iterable[int], *, goes_on: bool = False) -> None:
-    """Stops processes with all that they started, or lets them go on."""
+    """Stops processes and all processes that they started; with ``goes_on``, lets them continue."""
     for pid in pids:
         _send([pid, *(one.pid for one in started_by(pid))], signal.SIGCONT if goes_on else signal.SIGSTOP)
 
@@ -94,7 +94,7 @@ def _send(pids: Iterable[int], number: int) -> None:
 
 
 def busy_seconds() -> float | None:
-    """Seconds that the processors have worked that this process may use; None if the system does not say."""
+    """Returns the busy time of the processors that this process may use, in seconds; None if it is not known."""
     with contextlib.suppress(Exception):
         usable = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
@@ -103,23 +103,23 @@ def busy_seconds() -> float | None:
 
 
 BUSY_CORES = 0.5
-"""Times vary beside other programs that use more."""
+"""Number of cores. If other programs use more cores, times vary."""
 
 
 class OtherPrograms:
-    """The work of other programs from the moment that this is made."""
+    """A meter of the processor time of other programs, from its creation on."""
 
     def __init__(self) -> None:
         self._begin, self._before = time.monotonic(), self._seconds()
 
     @property
     def elapsed(self) -> Seconds:
-        """How long it has looked."""
+        """Time since the meter was made."""
         return time.monotonic() - self._begin
 
     @property
     def cores(self) -> float | None:
-        """Cores that they used, on average; None if the system does not say."""
+        """Number of cores that other programs used on average; None if it is not known."""
         after = self._seconds()
         if self._before is None or after is None:
             return None
@@ -127,7 +127,7 @@ class OtherPrograms:
 
     @staticmethod
     def _seconds() -> float | None:
-        """Processor time that neither this process nor any that it started has used."""
+        """Returns the processor time of all programs except this process and the processes that it started."""
         busy = busy_seconds()
         if busy is None:
             return None
@@ -139,24 +139,28 @@ class OtherPrograms:
 
 
 def die_with(parent: int) -> None:
-    """Has the system kill this process when the one that started it is gone (Linux; nothing elsewhere)."""
+    """Makes the system kill this process when its parent ends. Works on Linux only."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of all that its descendants leave behind when they end (Linux)."""
+    """Makes this process the parent of processes whose own parent, a descendant of this process, has ended (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def guard(parent: int, directory: str) -> None:
     """
-    Goes on in a fork; when the fork or ``parent`` ends, this process ends all that the fork leaves behind.
+    Returns in a fork only. This process waits until the fork or ``parent`` ends, and then ends all that the fork left.
 
-    Whatever a user's script starts, in a session of its own too, ends with the script and with us (Linux).
+    So all processes of a user's script end with the script or with us, even those in their own session (Linux).
+
+    Args:
+        parent: Process id of the process that started this one.
+        directory: Folder that is removed if the parent has ended first.
     """
     adopt_orphans()
     own, child = os.getpid(), os.fork()
@@ -169,18 +173,18 @@ def guard(parent: int, directory: str) -> None:
         ended, status = os.waitpid(child, os.WNOHANG)
     for one in started_by(own):
         kill_with_all_it_started(one.pid)
-    if not ended:  # nobody else removes it
+    if not ended:  # the parent, which would remove the folder, has ended
         shutil.rmtree(directory, ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        with contextlib.suppress(OSError):  # this one cannot be caught
+        with contextlib.suppress(OSError):  # no handler can be set for SIGKILL
             signal.signal(-code, signal.SIG_DFL)
         os.kill(own, -code)
     os._exit(code)
 
 
 def be_first_to_go() -> None:
-    """Has the system choose this process, not the one that watches over it, when memory runs out (Linux)."""
+    """Makes the system kill this process before its parent if memory runs out (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 

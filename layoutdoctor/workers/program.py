@@ -1,4 +1,4 @@
-"""A user's script in a process of its own, until a module of it is called."""
+"""Runs a user's script in its own process, until one of its modules is called."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _OUTCOME = "outcome.json"
 
 class Asked(Message, frozen=True, kw_only=True):
     """
-    What a script is run for.
+    The purpose of a run of a script: to save the calls of a module, to list the modules, or to record steps.
 
     Attributes:
-        module: As in ``pipe.vae.decoder``; None lists the modules, or has the busiest one's calls as steps.
-        call_count: How often it is to be called; of each kind of call the first is saved.
-        steps: How many steps are recorded while the script runs, and nothing is saved; None records none.
-        ends: Whether the script is ended after them.
+        module: The module, such as ``pipe.vae.decoder``. None lists the modules; with ``steps``, a step is then a step
+            of the optimizer or a call of the busiest module.
+        call_count: Number of calls after which the script is ended; the first call of each kind is saved.
+        steps: Number of steps to record; no call is saved then. None records no steps.
+        ends: Whether the script is ended after the recorded steps.
     """
 
     module: str | None = None
@@ -49,8 +50,8 @@ class ModuleTime(Message, frozen=True, kw_only=True):
     A module with convolutions that a script called.
 
     Attributes:
-        name: As the script could write it, such as ``pipe.vae.decoder``.
-        share: Its share of the script's time; what it calls counts as its own.
+        name: The module as the script could write it, such as ``pipe.vae.decoder``.
+        share: Share of the script's time, including the modules that it calls.
     """
 
     name: str
@@ -64,7 +65,7 @@ class KindOfCall(Message, frozen=True, kw_only=True):
     Calls of a module with inputs of the same shapes.
 
     Attributes:
-        shapes: In words, such as ``[1, 4, 64, 64]``.
+        shapes: Shapes of the inputs in words, such as ``[1, 4, 64, 64]``.
         folder: Name of the folder with the module and the inputs of the first of these calls.
     """
 
@@ -78,11 +79,11 @@ class Outcome(Message, frozen=True, kw_only=True):
     The outcome of a script.
 
     Attributes:
-        kind: The class of the error; None where the module was saved, or modules are listed.
-        message: The error; of calls that were saved, why there are no more of them.
+        kind: Class of the error; None without an error.
+        message: The error's text. Without an error, the reason why no more calls or steps were recorded.
         calls: The kinds of call that were saved, in the order in which they came.
-        modules: The list, the longest time first.
-        recording: Name of the file with what was recorded of its steps.
+        modules: The list of modules, the longest time first.
+        recording: Name of the file with the recording of the steps.
     """
 
     kind: str | None = None
@@ -93,11 +94,11 @@ class Outcome(Message, frozen=True, kw_only=True):
 
     @classmethod
     def of_error(cls, error: LayoutDoctorError) -> Outcome:
-        """The outcome of an error, which ``run_script`` raises again."""
+        """Makes the outcome of an error, which ``run_script`` raises again."""
         return cls(kind=type(error).__name__, message=str(error))
 
     def write(self, directory: Path) -> None:
-        """Leaves it where ``run_script`` looks for it, whole or not at all."""
+        """Writes the file that ``run_script`` reads; the file is complete or absent."""
         part = directory / f"{_OUTCOME}.part"
         part.write_bytes(msgspec.json.encode(self))
         part.replace(directory / _OUTCOME)
@@ -105,11 +106,11 @@ class Outcome(Message, frozen=True, kw_only=True):
 
 def run_script(script: Path, asked: Asked, arguments: Sequence[str], directory: Path) -> Outcome:
     """
-    Runs a script until what is asked for is there; what it prints goes to stderr.
+    Runs a script until everything asked for is recorded. Its output goes to stderr.
 
     Args:
-        arguments: The script's own.
-        directory: An empty one of ours, where modules and recordings go.
+        arguments: Arguments of the script.
+        directory: An empty folder, for modules and recordings.
 
     Raises:
         LayoutDoctorError: The script failed, never called the module, or the module cannot be saved.

@@ -1,4 +1,4 @@
-"""What makes processes that are timed alike: memory that is kept, threads that are ended or wait shortly."""
+"""Makes timed processes comparable: they keep freed memory, and their threads are ended or wait only shortly."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pathlib import Path
 
 from layoutdoctor.workers.processes import _held
 
-# Below the size from which glibc's allocator first maps memory of its own, so that all of them lie on the heap.
+# Below the size from which glibc's allocator maps separate memory, so that all blocks are on the heap.
 _BLOCK_BYTES = 100_000
 
 
 _MOST_BLOCKS = 40
 
 
-# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, and what lifts these limits of glibc's allocator.
+# mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, with values at which glibc's allocator keeps all freed memory.
 _KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
 def short_waits(environment: Mapping[str, str]) -> dict[str, str]:
     """
-    Environment variables for a process that is to be timed; none if the user has chosen how threads wait.
+    Returns environment variables for a timed process; empty if the user has set how threads wait.
 
-    A thread of GNU's OpenMP that waits for the others keeps its processor busy for up to 14 ms. If another program
-    needs that processor, the thread that it waits for loses this time: a call of 2 ms takes 7 to 95 ms, by chance.
-    Waits of half a millisecond still bridge the gaps between the operations of a call.
+    A thread of GNU's OpenMP that waits for other threads keeps its processor busy for up to 14 ms. If other programs
+    run, the threads that it waits for may lose this time: a call of 2 ms then takes 7 to 95 ms. Waits of half a
+    millisecond are still long enough for the gaps between the operations of a call.
 
     Source:
-        ``GOMP_SPINCOUNT`` (libgomp), which is read when the library is loaded; measured in docs/measuring.md.
+        ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in docs/measuring.md.
     """
     if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         return {}
@@ -38,7 +38,7 @@ def short_waits(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_memory() -> None:
-    """From now on memory that is freed stays with this process, as far as its allocator is glibc's."""
+    """Makes this process keep freed memory from now on, if its allocator is glibc's."""
     with contextlib.suppress(AttributeError, OSError):
         allocator = ctypes.CDLL(None)
         for limit, value in _KEEPS_MEMORY:
@@ -47,18 +47,18 @@ def keep_memory() -> None:
 
 def take_some_memory() -> None:
     """
-    Another amount of memory in every process, held while it runs.
+    Takes a random amount of memory and holds it until the process ends.
 
     Source:
-        T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary what should
-        not matter.
+        T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary factors
+        that should not matter.
     """
     _held.extend(bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS)))
 
 
 def end_worker_threads() -> None:
     """
-    Ends OpenMP's threads, so that a fork is safe; the next parallel region starts new ones.
+    Ends OpenMP's threads, so that a fork is safe; the next parallel region starts new threads.
 
     Source:
         ``omp_pause_resource_all`` (OpenMP 5.0) with ``omp_pause_hard``, in every OpenMP library of this process.

@@ -1,10 +1,9 @@
 """
-How configurations share the machine: which compile side by side, and how those that are ready take turns.
+Schedules the configurations: they compile side by side, and then are timed in turns.
 
-There are rounds of all, then further rounds and starts of those that may be the fastest.
-
-The fastest of a turn's few calls counts. The order rotates from round to round, so that a disturbance of the machine
-falls on another configuration each time.
+First come rounds of all configurations, then further rounds and starts of those that may be the fastest. A turn has a
+few calls, and the fastest call counts. The order changes from round to round, so that a regular disturbance of the
+machine does not always meet the same configuration.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
 
 _FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-freezing", "inductor-channels-last", "eager")
 """
-Compiled first, so that the first table has the fastest.
+Configurations that are compiled first, so that the first table has the fastest one.
 
-In 17 networks in inference that was the second one nine times, and within 3 % of it another three times.
+For 17 networks in inference, the second of these was the fastest nine times, and within 3 % of it three times.
 """
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 5
@@ -57,20 +56,20 @@ _TURN_SECONDS = 0.03
 _MOST_CALLS = 8
 _PATIENCE, _MOST_PATIENCE = 1.5, 3.0
 _NARROW = 1.06
-"""Upper over lower end of an interval over starts that needs no further start: 3 % on each side."""
+"""Largest ratio of the ends of an interval over starts that needs no further start: 3 % on each side."""
 _WIDE = 1.10
-"""Upper over lower end of an interval over starts that is worth more starts than usual."""
+"""Ratio of the ends of an interval over starts above which more starts than usual are made."""
 _HOPELESS = 2.0
-"""So many times slower than the best after three rounds, a configuration is timed no further."""
+"""A configuration that takes this many times as long as the fastest one after three rounds is timed no further."""
 _DISTURBED = 1.3
 _ROUNDS_TO_COMPARE = 4
 _MOST_AGAIN = 5
-"""Rounds that are taken again at most."""
+"""Largest number of disturbed rounds that are taken again."""
 _MOST_PROFILES, _FEWEST_PROFILES, _MOST_PROFILES_AGAIN = 5, 3, 2
 _PROFILES_SECONDS = 1.5
-"""After this time no more than the fewest iterations of a configuration are profiled."""
+"""Profiling time of a configuration after which only the smallest number of iterations is completed."""
 _LONG_PROFILE_SECONDS = 4.0
-"""A configuration whose iteration takes longer is profiled once."""
+"""Profiling time of a configuration after which no further iteration is profiled, even if fewer than three were."""
 
 
 def compile_side_by_side(
@@ -81,12 +80,13 @@ def compile_side_by_side(
     most: int | None = None,
 ) -> None:
     """
-    Compiles configurations, as many at once as there are cores and one more.
+    Compiles configurations side by side.
 
     Args:
-        earlier: Workers that have compiled before, which one of these may turn out to be the same as.
-        on_done: Called with those still compiling when one has compiled, failed or is the same as another one.
-        most: At most so many at once.
+        earlier: Workers that have compiled before; a new worker may turn out to be the same as one of them.
+        on_done: Function that is called whenever a worker has compiled, has failed or is the same as another one, with
+            the workers that still compile.
+        most: Largest number of workers that compile at once; None for the number of cores and one more.
     """
     most = most or (os.cpu_count() or 1) + 1
     waiting = sorted(workers, key=lambda worker: _FIRST.index(worker.name) if worker.name in _FIRST else len(_FIRST))
@@ -106,14 +106,14 @@ def compile_side_by_side(
                 continue
             running.remove(worker)
             on_done(running)
-        for worker in [one for one in running if one.process is None]:  # the same as one begun before
+        for worker in [one for one in running if one.process is None]:  # found to be the same as another worker
             running.remove(worker)
             on_done(running)
 
 
 def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
-    """Those whose message has come, or whose time is over."""
-    if not running:  # nothing that was begun has anything to lower
+    """Waits for messages. Returns the workers that have sent a message or have exceeded their time limit."""
+    if not running:  # all workers that were begun are skipped
         return []
     with selectors.DefaultSelector() as selector:
         for worker in running:
@@ -127,7 +127,7 @@ def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
 
 @contextlib.contextmanager
 def stopped(running: Sequence[Worker]) -> Iterator[None]:
-    """A block in which workers that compile are stopped, so that nothing disturbs what is timed."""
+    """A block in which workers that compile are stopped, so that they do not disturb the timing."""
     pids = [worker.process.pid for worker in running if worker.process is not None]
     stop_all(pids)
     begin = time.monotonic()
@@ -140,14 +140,14 @@ def stopped(running: Sequence[Worker]) -> Iterator[None]:
 
 
 class LoadMeter:
-    """How many cores other programs use while configurations are timed."""
+    """Measures the number of cores that other programs use while configurations are timed."""
 
     def __init__(self) -> None:
         self._others = self._seconds = 0.0
 
     @contextlib.contextmanager
     def during(self, starts: Sequence[Start]) -> Iterator[None]:
-        """A block in which these starts are timed: all other work of the processors is that of other programs."""
+        """A block in which these starts are timed; all other processor time counts as that of other programs."""
         before, own, begin = busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
         try:
             yield
@@ -159,12 +159,12 @@ class LoadMeter:
 
     @property
     def other_cores(self) -> float | None:
-        """On average; None if nothing was timed or the system does not say."""
+        """Average number of cores; None if it is not known, or timing took less than a second."""
         return round(self._others / self._seconds, 2) if self._seconds > 1.0 else None
 
 
 def calls_per_turn(workers: Iterable[Worker]) -> int:
-    """Calls that take 30 ms of the fastest configuration, 1 to 8."""
+    """Returns the number of calls that take the fastest configuration about 30 ms, from 1 to 8."""
     fastest = min((worker.start.call_seconds for worker in workers if worker.start is not None), default=1.0)
     return max(1, min(_MOST_CALLS, round(_TURN_SECONDS / max(fastest, 1e-6))))
 
@@ -177,21 +177,21 @@ def take_rounds(
     on_round: Callable[[int], object] = lambda number: None,
 ) -> None:
     """
-    Times configurations in turns: seven rounds of all, then more of those that may be the fastest.
+    Times configurations in turns: seven rounds of all, then more rounds of those that may be the fastest.
 
-    Every round begins with another one, and every second round goes backwards. A round that another program disturbed
-    is taken again.
+    Each round begins with another configuration, and every second round goes backwards. A round that another program
+    disturbed is taken again.
 
     Args:
-        workers: Ready ones, the baseline among them.
-        limit_seconds: At the end of this time no further round begins, after five.
-        on_round: Called with the count of rounds so far.
+        workers: Workers that are ready, the baseline among them.
+        limit_seconds: Time after which no further round begins, once there are five rounds.
+        on_round: Function that is called with the number of rounds so far.
     """
     calls = calls_per_turn(workers)
     for worker in workers:
         worker.calls = calls
         if worker is not baseline and worker.first_round + len(worker.rounds) != len(baseline.rounds):
-            # It was left out meanwhile: its next round is not beside the baseline's next one.
+            # It missed rounds of the baseline, so its earlier rounds and the next one are not in a row.
             worker.rounds, worker.first_round = [], len(baseline.rounds)
     offset = len(baseline.rounds)
     begin = time.monotonic()
@@ -222,14 +222,15 @@ def take_rounds(
 
 def disturbed_rounds(times: Sequence[Sequence[Seconds]]) -> list[int]:
     """
-    Rounds in which another program slowed some configurations only, so that the round says nothing about their ratio.
+    Finds rounds in which another program slowed only some configurations, so that their ratio is wrong.
 
     Args:
-        times: Of each configuration, the time of each round; all have as many.
+        times: Times of the rounds of each configuration; all configurations have the same number of rounds.
 
     Returns:
-        Indices of the rounds in which one took ``_DISTURBED`` times longer than another one, each compared with its own
-        median over the rounds; none of fewer than ``_ROUNDS_TO_COMPARE`` rounds.
+        Indices of the disturbed rounds; empty with fewer than ``_ROUNDS_TO_COMPARE`` rounds. The slowdown of a
+        configuration in a round is its time divided by its median over the rounds. In a disturbed round, the largest
+        slowdown is more than ``_DISTURBED`` times the smallest.
     """
     if len(times[0]) < _ROUNDS_TO_COMPARE:
         return []
@@ -238,7 +239,7 @@ def disturbed_rounds(times: Sequence[Sequence[Seconds]]) -> list[int]:
 
 
 def _drop_round(workers: Sequence[Worker], index: int) -> None:
-    """Removes a round, by its index among the baseline's, from all that were timed in it."""
+    """Removes a round from all workers that were timed in it; ``index`` counts the baseline's rounds."""
     for worker in workers:
         if worker.first_round > index:
             worker.first_round -= 1
@@ -248,14 +249,14 @@ def _drop_round(workers: Sequence[Worker], index: int) -> None:
 
 def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object] = lambda share: None) -> None:
     """
-    Records the kernels of configurations in turns, and then the most memory of each.
+    Records the kernels of configurations in turns, and then measures the peak memory of each.
 
-    Configurations that were started again are recorded five times, all others three times, a long iteration once. An
-    iteration whose kernels seem to take longer than the call is recorded again.
+    Five iterations of a configuration that was started again are recorded, three of any other one, and only one if an
+    iteration takes long. An iteration whose kernels seem to take longer than the call is recorded again.
 
     Args:
-        workers: Those that were not profiled yet are.
-        on_round: Called with the share of the work that is done.
+        workers: Any workers; those that were profiled already are left out.
+        on_round: Function that is called with the share of the work that is done.
     """
     new = [worker for worker in workers if worker.start is not None and not worker.was_profiled]
     taking = list(new)
@@ -279,10 +280,13 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
     """
-    Ratio to the baseline of every configuration that has rounds, over those from a certain one of the baseline's.
+    Returns the ratio to the baseline of every configuration that has rounds, by name.
 
-    Those with fewer rounds than another one are compared with that one, in the rounds that both have: of the others it
-    is not known how a disturbance would have changed their times.
+    A configuration with fewer rounds is compared with the one with most, over the rounds that both have, because a
+    disturbance in the other rounds would count for one only.
+
+    Args:
+        offset: Index of the first of the baseline's rounds that counts.
     """
     found = {one: ratio for one in workers if one is not baseline and (ratio := _ratio(one, baseline, offset))}
     if not found:
@@ -296,7 +300,7 @@ def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> 
 
 
 def _ratio(one: Worker, other: Worker, offset: int) -> float | None:
-    """The other's time over that of one, the median over the rounds that both have; None if there are none."""
+    """Median of the ratios of the time of ``other`` to the time of ``one``, over common rounds; None without any."""
     first = max(one.first_round, other.first_round, offset)
     ratios = round_ratios(other.rounds[first - other.first_round :], one.rounds[first - one.first_round :])
     return statistics.median(ratios) if ratios else None
@@ -323,21 +327,21 @@ def _near_the_best(workers: Sequence[Worker], baseline: Worker, offset: int) -> 
 
 
 def _right_medians(workers: Sequence[Worker], baseline: Worker, offset: int) -> dict[str, float]:
-    """Ratios of the baseline and of what has right outputs."""
+    """Returns the ratios of the baseline and of the configurations that may be recommended, by name."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = medians_of(workers, baseline, offset)
     return {baseline.name: 1.0, **{name: of for name, of in medians.items() if name in eligible}}
 
 
 def baseline_of(workers: Sequence[Worker]) -> Worker | None:
-    """The worker that ratios refer to; None if nothing can be timed."""
+    """Returns the worker that is the baseline of all ratios; None if none can be timed."""
     ready = {worker.name: worker for worker in workers if worker.is_ok and worker.start is not None}
     name = choose_baseline((worker.configuration for worker in workers), ready)
     return None if name is None else ready[name]
 
 
 def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
-    """Configurations that could be recommended, the best first."""
+    """Returns the configurations that could be recommended, the best first."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
     by_name = {worker.name: worker for worker in workers}
@@ -357,14 +361,14 @@ def take_starts(
     """
     Starts contenders and baseline again, three to eight times, and times each start in nine rounds.
 
-    Three are enough if all intervals are narrow; more than five are made only while one is wide.
+    Three starts are enough if all intervals are narrow; more than five are made only while an interval is wide.
 
     Args:
-        workers: The contenders. They have as many starts as each other; other configurations are left out.
-        limit_seconds: When it was exceeded by half, no further start begins after three, unless an interval is wide;
-            when it was exceeded threefold, none.
-        on_start: Called with the count of starts so far.
-        at_once: How many starts of all may get ready side by side, before the first of them is timed.
+        workers: The contenders. All get the same number of starts; other configurations are not started.
+        limit_seconds: Time limit. After 1.5 times this time, a fourth or later start begins only if an interval is
+            wide; after 3 times this time, no start begins.
+        on_start: Function that is called with the number of the baseline's starts so far.
+        at_once: Number of starts of all contenders that may get ready side by side before the first one is timed.
     """
     begin = time.monotonic()
     waiting: list[list[Start]] = []
@@ -396,7 +400,7 @@ def take_starts(
 
 
 def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
-    """Upper over lower end of the widest interval of the contenders."""
+    """Returns the largest ratio of upper to lower end among the intervals of the contenders."""
     ratios = [start_ratios(baseline.starts, worker.starts) for worker in workers]
     widths = []
     for number, own in enumerate(ratios):
@@ -407,10 +411,10 @@ def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
 
 def begin_starts(workers: Sequence[Worker]) -> list[Start]:
     """
-    Further starts that get ready: forks one by one, which takes a moment, others side by side.
+    Begins one further start of each worker. Forks, which are quick, get ready one by one, others side by side.
 
     Returns:
-        None of them if one cannot be started.
+        The starts, in the order of the workers; empty if one of them failed.
     """
     starts: list[Start] = []
     one_by_one = any(worker.forks or worker.chooses_by_time for worker in workers)
@@ -427,7 +431,12 @@ def begin_starts(workers: Sequence[Worker]) -> list[Start]:
 
 
 def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]] | None:
-    """Rounds of starts that are ended then; None if there are none or one failed, which costs all of them."""
+    """
+    Times starts in rounds, and ends them.
+
+    Returns:
+        The times of the rounds of each start; None without starts, or if one of them failed.
+    """
     if not starts:
         return None
     try:
@@ -449,7 +458,7 @@ def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[t
                         del own[disturbed]
                     left_again -= 1
         return [tuple(seconds) for seconds in times]
-    except (LostError, LayoutDoctorError):  # such as a subject that cannot be loaded again
+    except (LostError, LayoutDoctorError):  # for example, the subject cannot be loaded again
         return None
     finally:
         _end(starts)

@@ -1,4 +1,4 @@
-"""A configuration's worker and its starts, seen from the parent: what was seen of it, and what it can be asked."""
+"""A configuration's worker and starts, as the parent process handles them: orders to them, and their results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Start:
     A process of a configuration that can be timed.
 
     Attributes:
-        call_seconds: About how long a call takes.
+        call_seconds: Approximate time of a call; 0 until the process is warm.
         cpu_seconds: Processor time of its turns so far.
     """
 
@@ -64,16 +64,16 @@ class Start:
         self.call_seconds = 0.0
 
     def begin_to_warm_up(self) -> None:
-        """Has it load what is left to load, compile, and let caches and heap settle, beside others."""
+        """Orders the process to warm up, and does not wait for it. Before, the process may still load and compile."""
         self.process.tell(WarmUp())
 
     def wait_until_warm(self) -> None:
-        """Waits for that, unless it has been waited for; raises ``LostError``."""
+        """Waits until the process is warm, if it is not known to be; raises ``LostError``."""
         if not self.call_seconds:
             self.call_seconds = self.process.answer(Ready).call_seconds
 
     def turn(self, calls: int) -> Seconds:
-        """The least of some calls; raises ``LostError``."""
+        """Times some calls and returns the shortest time; raises ``LostError``."""
         turned = self.process.ask(Turn(calls=calls), Turned)
         self.cpu_seconds += turned.cpu_seconds
         return min(turned.seconds)
@@ -84,20 +84,23 @@ class Worker:
     One configuration of a diagnosis.
 
     Attributes:
-        trial: Its record so far; the status is ``ok`` until something fails.
-        is_static: Whether it is lowered for a GPU that is not there, and nothing is measured.
-        is_ready: Whether it has compiled.
-        key: Equal for equal options and formats; None before the model is prepared.
-        code: Equal for equal generated code; None if not all of it is known.
-        proposals: The cures that may help.
+        trial: The record so far; its status is ``ok`` until something fails.
+        is_static: Whether the configuration is lowered for a GPU that this machine lacks, so that nothing is measured.
+        is_ready: Whether the worker has compiled.
+        key: Key that is equal for equal options and formats in effect; None before the model is prepared.
+        code: Key that is equal for equal generated code; None if not all of the code is known.
+        proposals: Cures that may help.
         start: The process that the rounds time; None if there is nothing to time.
-        rounds: Seconds of each round.
-        first_round: How many rounds the baseline had before the first of these.
-        starts: Seconds of each round of each further start.
+        rounds: Time of each round, in seconds.
+        first_round: Index, from 0, of the baseline's round in which this worker's first round was timed.
+        starts: Times of the rounds of each further start, in seconds.
+        calls: Number of calls in each turn.
+        process: The process of the worker; None before it begins and after it has ended.
         iterations: Profiled iterations.
-        was_profiled: Whether an iteration was profiled, or failed in it.
-        start_is_lost: Whether the profiler was the end of the process that the rounds timed.
+        was_profiled: Whether the profiler was tried and the process still answered.
+        start_is_lost: Whether ``start`` ended under the profiler.
         forks: Whether a further start is a fork of this worker.
+        compile_seconds: Wall time of the first call; None for eager.
     """
 
     def __init__(self, host: Host, configuration: Configuration, request: Request, how: str | None) -> None:
@@ -126,17 +129,17 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """The configuration's name."""
+        """Name of the configuration."""
         return self.trial.name
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration."""
+        """The configuration of the trial."""
         return self.trial.configuration
 
     @property
     def chooses_by_time(self) -> bool:
-        """Whether it times kernels and takes the fastest, so that nothing may run beside its first call."""
+        """Whether a library or Inductor times kernels to choose one, so that nothing may run beside the first call."""
         configuration = self.configuration
         names = [*configuration.inductor_options, str(configuration.compile_arguments.get("mode"))]
         settings = self._host.loaded.environment.settings
@@ -146,18 +149,18 @@ class Worker:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it has compiled, and nothing went wrong since."""
+        """Whether the worker has compiled and nothing has failed."""
         return self.is_ready and self.trial.status == "ok"
 
     @property
     def onednn(self) -> tuple[str | None, str | None]:
-        """OneDNN's version and instruction set, as its log says."""
+        """Version and instruction set of oneDNN, from its log."""
         logs = [iteration.log for iteration in self.iterations if iteration.log is not None]
         return (logs[0].version, logs[0].isa) if logs else (None, None)
 
     # ------------------------------------------------------------------------------------------ compiling
     def begin(self) -> None:
-        """Starts the process, unless there is nothing to lower."""
+        """Starts the process, unless the configuration is skipped."""
         if self.trial.status == "skipped":
             return
         if self._request.timeout_seconds is not None:
@@ -166,25 +169,25 @@ class Worker:
             self.process = self._host.begin(self.configuration)
 
     def postpone(self, seconds: Seconds) -> None:
-        """Moves the time limit, because the process was stopped for so long."""
+        """Moves the time limit by the time for which the process was stopped."""
         if self._deadline is not None:
             self._deadline += seconds
 
     @property
     def seconds_left(self) -> Seconds | None:
-        """Until the time limit; None if there is none."""
+        """Time until the time limit; None without a limit."""
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-3)
 
     def hear(self, others: Sequence[Worker]) -> bool:
         """
-        Takes in the next message of a process that compiles.
+        Receives the next message of a process that compiles.
 
         Args:
-            others: All workers in the order in which they were begun, this one too; of those with the same options and
-                formats the first represents all.
+            others: All workers, this one included, in the order in which they were begun. If several have the same
+                options and formats, the first one represents all.
 
         Returns:
-            Whether that was the last one: it has compiled, failed, or is the same as another one.
+            Whether this was the last message: the worker has compiled, has failed, or is the same as another one.
         """
         assert self.process is not None
         with self.losing():
@@ -210,9 +213,12 @@ class Worker:
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
         """
-        Keeps the one of two equal workers that was begun first, or that is timed; True if this one is dropped.
+        Drops one of two equal workers, and keeps the one that was begun first or is timed already.
 
-        What was to be compiled and runs as eager code is dropped for eager mode.
+        A compiled configuration that runs as eager code is dropped in favour of the eager one.
+
+        Returns:
+            Whether this worker was dropped.
         """
         is_later = others.index(self) > others.index(same) or same.start is not None or same.trial.status != "ok"
         if self.configuration.backend != same.configuration.backend:
@@ -220,7 +226,7 @@ class Worker:
         kept, dropped = (same, self) if is_later else (self, same)
         dropped._be_same_as(kept, why)
         for one in others:
-            if one.trial.same_as == dropped.name:  # if it was not compiled, its options and so its graphs are the same
+            if one.trial.same_as == dropped.name:  # if it was not compiled, it has the options and graphs of the other
                 one.observe(same_as=kept.name, graphs=one.trial.graphs or dropped.trial.graphs)
         return is_later
 
@@ -231,7 +237,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ running
     def open(self, reference: str | None) -> None:
-        """Starts the process that the rounds time, checks its outputs, and lets it settle."""
+        """Makes the process that the rounds time, checks its outputs, and waits until it is warm."""
         with self.losing():
             process = self._forked() if self.forks else self.process
             assert process is not None
@@ -249,10 +255,10 @@ class Worker:
 
     def further_start(self) -> Start:
         """
-        One more process of the configuration, which is not warm yet.
+        Makes one more process of the configuration, which is not warm yet.
 
         Raises:
-            LostError: It cannot be started.
+            LostError: The process cannot be started.
             LayoutDoctorError: The subject cannot be loaded again.
         """
         if self.forks:
@@ -260,14 +266,14 @@ class Worker:
         return Start(self._host.begin(self.configuration, is_again=True))
 
     def turn(self, calls: int) -> None:
-        """Times it once more, unless it has failed."""
+        """Times one more round, unless the worker has failed."""
         with self.losing():
             if self.start is not None:
                 self.rounds.append(self.start.turn(calls))
 
     def profile(self) -> bool:
         """
-        Records its kernels in one more iteration; if that fails, it still has its times and outputs.
+        Records the kernels of one more iteration. If this fails, times and outputs are kept.
 
         Returns:
             Whether a further iteration can be recorded.
@@ -295,7 +301,7 @@ class Worker:
             self.observe(lacks=(*self.trial.lacks, lack))
 
     def measure_memory(self) -> None:
-        """Measures its most memory, if its process can still be asked."""
+        """Measures the peak memory of an iteration, if the process still answers."""
         if self.start is not None and not self.start_is_lost:
             with contextlib.suppress(LostError):
                 seen = self.start.process.ask(MeasureMemory(), MeasuredMemory)
@@ -303,14 +309,14 @@ class Worker:
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
-        """A block in which the loss of the process is a result of the configuration."""
+        """A block in which the loss of the process becomes the trial's failure."""
         try:
             yield
         except LostError as lost:
             failure = lost.failure
             if lost.status == "failed":
                 self.proposals = lost.proposals
-            else:  # a process that is lost does not say what it did
+            else:  # a process that was lost did not report its stage
                 failure = msgspec.structs.replace(failure, kind=self._stage)
             self._lose(failure, lost.status)
         except LayoutDoctorError as error:
@@ -327,26 +333,26 @@ class Worker:
         return "measure" if self._is_checked else "run"
 
     def _lose(self, failure: Failure, status: TrialStatus) -> None:
-        """Records why there is no result, which costs the times as well, and ends the processes."""
+        """Records the failure, drops the times, and ends the processes."""
         self.observe(status=status, failure=failure)
         self.rounds, self.starts = [], []
         self.end()
 
     def observe(self, **facts: Any) -> None:
-        """Adds what was observed to the record."""
+        """Sets fields of the trial."""
         self.trial = msgspec.structs.replace(self.trial, **facts)
 
     def end(self) -> None:
-        """Ends its processes."""
+        """Ends the processes of the worker."""
         for process in (None if self.start is None else self.start.process, self.process):
             if process is not None:
                 process.end()
         self.start = self.process = None
 
-    # ------------------------------------------------------------------------------------------ what was seen
+    # ------------------------------------------------------------------------------------------ results
     @property
     def measurement(self) -> Rounds | None:
-        """Its times so far; None before the first round."""
+        """The times so far; None before the first round."""
         if not self.rounds:
             return None
         return Rounds(
@@ -359,7 +365,7 @@ class Worker:
         )
 
     def recording(self, head: Head) -> Recording:
-        """All that is known of the configuration."""
+        """Makes the recording of the configuration."""
         return Recording(
             head=head,
             trial=msgspec.structs.replace(self.trial, measurement=self.measurement),
