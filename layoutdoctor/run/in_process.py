@@ -370,6 +370,7 @@ class Profile:
             counted = counted_conversions(trial)
             kernels, spent = trial.kernel_seconds, sum_seconds(counted)
             moved = sum_of_known(conversion.bytes_moved for conversion in counted)
+            in_trips = sum_if_all_known(*(pair.seconds for pair in trial.redundant_pairs))
             found |= {
                 "kernel_seconds_per_step": None if kernels is None else kernels / steps,
                 "conversion_count_per_step": len(counted) / steps,
@@ -377,7 +378,7 @@ class Profile:
                 "conversion_mib_per_step": None if moved is None else moved / steps / (1 << 20),
                 "conversion_share": spent / kernels if kernels and spent is not None else None,
                 "round_trip_count": len(trial.redundant_pairs) / steps,
-                "round_trip_seconds_per_step": sum_if_all_known(*(pair.seconds for pair in trial.redundant_pairs)),
+                "round_trip_seconds_per_step": None if in_trips is None else in_trips / steps,
             }
         return {name: float(value) for name, value in found.items() if value is not None}
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch._dynamo.callback
 import torch._inductor.config as inductor
+from builders import a_pair
 from torch import nn
 
 import layoutdoctor
@@ -281,6 +282,16 @@ def test_the_page_names_every_number(model: BackAndForth, images: torch.Tensor) 
     given = set(run(model, images, 10).summary)
     assert given <= named
     assert named - given <= {"conversion_mib_per_step", "round_trip_seconds_per_step"}
+
+
+def test_round_trips_are_numbers_of_one_step_too(model: BackAndForth, images: torch.Tensor) -> None:
+    seen = run(model, images, 10)
+    pairs = tuple(a_pair(seconds=1e-3) for _ in range(10))
+    trial = msgspec.structs.replace(seen.diagnosis.trials[0], redundant_pairs=pairs)
+    seen.__dict__["diagnosis"] = msgspec.structs.replace(seen.diagnosis, trials=(trial,))
+
+    summary = seen.summary
+    assert (summary["round_trip_count"], summary["round_trip_seconds_per_step"]) == (2, pytest.approx(2e-3))
 
 
 # ---------------------------------------------------------------------------------------------- compiled code
