@@ -264,7 +264,7 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
     """Refuses output files and formats that can hold only one diagnosis, if there are several."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
-            f"cannot write one file for {count} {what}: --output and --write-accepted take those of one; examine them "
+            f"cannot write one file for {count} {what}: --output and --write-accepted take a single one; examine them "
             "one at a time, with --force for --write-accepted from the second one on"
         )
     if count > 1 and arguments.format not in _JOINED_FORMATS:

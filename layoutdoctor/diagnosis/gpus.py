@@ -58,6 +58,6 @@ def find_gpu(name: object) -> Gpu:
             return gpu
     raise UsageError(
         f"cannot lower for {name!r}: expected one of {', '.join(gpu.name for gpu in GPUS)} "
-        "(cuda and the compute capability; GPUs of AMD and Intel are not lowered for); leave it out to measure on this "
-        "machine"
+        "(cuda and the compute capability; GPUs of AMD and Intel are not supported); leave the option out to "
+        "measure on this machine"
     )

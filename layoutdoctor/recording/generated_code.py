@@ -166,7 +166,7 @@ class GeneratedCode:
                 self._written(unread, name, launch=launch, problem="generated kernel of an unknown form")
 
     def _before(self, name: str, count: int) -> str:
-        """Returns the buffer that had the memory of a buffer before ``count`` other ones took it over in turn."""
+        """Returns the name of the buffer that is ``count`` places back in a chain of buffers that reused one memory."""
         for _ in range(count):
             name = self._former.get(name, name)
         return name

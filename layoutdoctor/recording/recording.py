@@ -250,7 +250,7 @@ class TraceBuilder:
             columns[name].append(value)
 
     def trace(self, source: SourceKind, **fields: Any) -> RecordedTrace:
-        """Builds the run; its starts count from its first event, and ``fields`` are further fields of the trace."""
+        """Builds the trace. Start times count from its first event; ``fields`` are further fields of the trace."""
         base = min((min(columns["start"]) for columns in self._columns.values()), default=0)
         columns = {
             table: {

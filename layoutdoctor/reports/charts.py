@@ -80,8 +80,8 @@ def _timeline(trial: Trial) -> Drawn | None:
     """
     Returns the kernels of a trial. ``starts``, ``lengths``, ``kernels`` and ``kernel_lanes`` have one entry per kernel.
 
-    ``kernels`` are indices into ``names``. ``conversions`` are pairs of an index into the four lists and a description.
-    ``in_pairs`` are the indices that belong to a round trip; ``pairs`` are the round trips on the time axis.
+    ``kernels`` are indices into ``names``. Each entry of ``conversions`` is the index of a kernel, with a description.
+    ``in_pairs`` are indices of kernels within round trips. ``pairs`` has start, end and text of each round trip.
     """
     kernels = trial.kernel_summary.kernels
     if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):

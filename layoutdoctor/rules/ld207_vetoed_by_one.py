@@ -25,7 +25,7 @@ def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
         if deciding:
             names = listing([convolution_words(c) for c in deciding], 2)
             others = decision.convolution_count - len(deciding)
-            rest = f"this decides for {count_of(others, 'other convolution')} too"
+            rest = f"{count_of(others, 'other convolution')} {'gets' if others == 1 else 'get'} the same decision"
             message = f"layout optimization vetoed{where} by {names}: {_REASONS[decision.rule]}; "
             message += rest if others > 0 else "there is no other convolution"
         yield veto_finding(LD207, diagnosis, trial, decision, message)

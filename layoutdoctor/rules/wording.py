@@ -121,7 +121,7 @@ def shape_of(layout: Layout | None) -> str:
 
 # ------------------------------------------------------------------------------------------------------ formats
 def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection | None:
-    """Returns the direction that takes most time, or the most frequent one without times; None for no conversions."""
+    """Returns the direction that takes most time, or without times the most frequent one; None without conversions."""
     weights: dict[ConversionDirection, tuple[float, int]] = {}
     for conversion in conversions:
         seconds, count = weights.get(conversion.direction, (0.0, 0))

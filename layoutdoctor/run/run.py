@@ -67,7 +67,7 @@ class Eager:
         may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
         input_uses: Use of each tensor of the example input.
         room: Number of processes like this one that fit into the GPU's memory; 0 if it is not known.
-        host: The process; it does no other work.
+        host: Connection to the process.
         head: The facts that all recordings of the diagnosis share.
 
     Raises:

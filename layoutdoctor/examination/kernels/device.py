@@ -3,8 +3,8 @@ The kernel list of one profiled iteration on a GPU, with the kernels that conver
 
 Conversions are found as in a recorded trace. The iteration's operations are also joined with the graphs they ran in,
 which gives the node, module, line and value of a conversion, so that round trips can be proved on the data flow. A
-value is named only if sizes and launch grid prove which tensor was converted, and the graph's tensor had the layout
-that was converted.
+value is named under two conditions: sizes and launch grid prove which tensor was converted, and in the graph that
+tensor has the layout from which the kernel converts.
 """
 
 from __future__ import annotations

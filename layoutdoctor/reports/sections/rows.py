@@ -235,7 +235,11 @@ def error_cell(equivalence: Equivalence | None) -> str:
 
 
 def conversions_cell(trial: Trial) -> str:
-    """Counts the conversions that run on their own, by kind of tensor; says "nothing" only if kernels were recorded."""
+    """
+    Counts the conversions that run as kernels of their own, by kind of tensor.
+
+    The cell is "nothing" if there are none and all kernels were recorded; else it says what was not recorded.
+    """
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
         moved = sum_if_all_known(*(conversion.bytes_moved for conversion in counted_conversions(trial)))

@@ -270,7 +270,7 @@ def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[Fin
     if run is None:
         return (*explain, "--output report.html, or report.md for an issue")
     can_mark = "kineto_trace" in run.sources and run.trial is not None and bool(counted_conversions(run.trial))
-    marks = ("--output annotated.json.gz marks them for Perfetto",) if can_mark else ()
+    marks = ("--output annotated.json.gz shows conversions in Perfetto",) if can_mark else ()
     return (*explain, *marks, "layoutdoctor compare OLD NEW")
 
 
