@@ -199,12 +199,20 @@ def _transformers(name: str, kind: str, inputs: Callable[[], tuple[Any, ...]], *
 
 
 _transformers("segformer_b0", "SegformerForSemanticSegmentation", lambda: (_image(4, 512),), *BOTH)
-_transformers("whisper_tiny_encoder", "WhisperModel", lambda: (torch.rand(1, 80, 3000), torch.ones(1, 4).long()))
 _transformers("wav2vec2_base", "Wav2Vec2Model", lambda: (torch.rand(2, 80000),), apply_spec_augment=False)
 _transformers("hifigan", "SpeechT5HifiGan", lambda: (torch.rand(4, 200, 80),))
 _transformers("encodec_24khz", "EncodecModel", lambda: (torch.rand(1, 1, 24000),))
 _transformers("dpt_base", "DPTForDepthEstimation", lambda: (_image(1, 384),))
 _transformers("superpoint", "SuperPointForKeypointDetection", lambda: (_image(1, 480),))
+
+
+@_network("transformers", "whisper_tiny_encoder")
+def _whisper() -> Made:
+    import_torchvision()
+    import transformers
+
+    encoder = transformers.WhisperModel(transformers.WhisperConfig()).get_encoder()
+    return Plain(encoder, return_dict=False), (torch.rand(1, 80, 3000),)
 
 
 @_network("transformers", "clip_vision_base")

@@ -131,7 +131,7 @@ class CompileCapture:
         self.captured.append(CapturedGraph(graph, generated))
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
-        """Returns the decision about the lowered graph itself; without one, the first decision since the last graph."""
+        """Returns the decision about the lowered graph; else the first one made after the graph before."""
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is lowering.module]
         return own[-1] if own else decided[0][1] if decided else None

@@ -151,8 +151,8 @@ def prepare_outputs(
         paths: Names of the output files.
         force: Whether existing files are replaced.
         read: Files that the command reads, which are never replaced; None for an option that was not given.
-        further: Formats of raw data, by the end of the file's name. In raw data no names are replaced.
-        redact: Whether names are replaced in reports; then raw data are refused.
+        further: Formats of raw data, by the end of the file's name. Raw data keep the names of modules and files.
+        redact: Whether names of modules and files are replaced in reports; then raw data are refused.
     """
     outputs: list[OutputFile] = []
     for name in paths:

@@ -34,6 +34,7 @@ from layoutdoctor.diagnosis import (
 )
 from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
+from layoutdoctor.examination.account_rows import sum_row, without_small
 from layoutdoctor.examination.counts import launch_count, listed_conversions
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.costs import launches_that_ran
@@ -53,10 +54,6 @@ _MOVING = frozenset(
 _OF_ANY_OPERATION = ("operation", "generated_kernel", "missing_fusion")
 
 _LEAST_SHARE_OF_A_CALL = 0.03
-
-_MOST_ROWS = 30
-_SMALL_SHARE = 0.01
-"""Rows that contribute less than this share of the difference are merged into one row."""
 
 _Key = tuple[bool, str, str]
 """Whether a kernel runs in the backward, the kind of its place, and the place's name."""
@@ -101,7 +98,7 @@ def account(slower: Trial, faster: Trial) -> Account | None:
     sources = {name: source for graph in slower.graphs for name, source in graph.kernel_sources.items()}
     difference = slow.seconds - fast.seconds
     rows = [*_conversion_rows(slow, fast), *_group_rows(slow, fast, sources), *_host_rows(slower, faster)]
-    kept = _without_small(rows, difference)
+    kept = without_small(rows, difference)
     left = difference - sum(row.seconds for row in kept)
     counts = f"{len(slow.pieces)} against {len(fast.pieces)} kernels"
     return _account(slow, fast, [*kept, AccountRow(kind="outside_kernels", seconds=left, detail=counts)])
@@ -398,7 +395,7 @@ _Group = tuple[list[_Piece], list[_Piece]]
 
 def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterator[AccountRow]:
     """
-    Makes one row for each place; library calls that only one side has share a row.
+    Makes one row for each place, and one row for all library calls that only one side has.
 
     Similar places, such as the same place in every layer, also share a row: places with equal operations that only one
     side fuses, and places with library calls that run the same implementation on each side.
@@ -418,7 +415,7 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
             alike[number].append(group)
     yield from (_row(groups, sources) for groups in alike.values())
     if alone:
-        yield _sum_row("not_aligned", alone)
+        yield sum_row("not_aligned", alone)
 
 
 def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
@@ -546,63 +543,3 @@ def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
         if piece.is_generated or piece.seconds >= least:
             code = piece.kernel.implementation
             yield piece.kernel.name if code is None else f"{piece.kernel.name} {code}"
-
-
-def _without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
-    """
-    Sorts rows by their contribution, the largest first, and merges small ones.
-
-    Small rows with the same operations become one row. All rows that are still small become one last row. Rows of
-    conversions are never merged.
-    """
-    least = _SMALL_SHARE * abs(difference)
-    large, alike = [], defaultdict(list)
-    for row in rows:
-        if row.kind == "conversion" or not row.operations or _weight(row) > least:
-            large.append(row)
-        else:
-            alike[row.kind, row.operations, row.backward].append(row)
-    large += [_added(own) for own in alike.values()]
-    ordered = sorted(large, key=lambda row: (-_weight(row), row.kind, row.operations))
-    count = sum(_weight(row) > least for row in ordered[:_MOST_ROWS])
-    kept = [row for place, row in enumerate(ordered) if place < count or row.kind == "conversion"]
-    small = [row for row in ordered[count:] if row.kind != "conversion" and _weight(row)]
-    return [*kept, *([_sum_row("small", small)] if small else [])]
-
-
-def _added(rows: Sequence[AccountRow]) -> AccountRow:
-    """Merges rows of one kind with the same operations into one row; the places of the largest row come first."""
-    ordered = sorted(rows, key=lambda row: -abs(row.seconds))
-    if len(ordered) == 1:
-        return ordered[0]
-    return msgspec.structs.replace(
-        ordered[0],
-        seconds=sum(row.seconds for row in rows),
-        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
-        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
-        locations=tuple(dict.fromkeys(place for row in ordered for place in row.locations)),
-        slower_kernels=tuple(distinct(name for row in ordered for name in row.slower_kernels)),
-        faster_kernels=tuple(distinct(name for row in ordered for name in row.faster_kernels)),
-        tensor_bytes=sum_if_all_known(*(row.tensor_bytes for row in ordered)),
-        count=sum(row.count for row in ordered),
-        source=None,
-    )
-
-
-def _weight(row: AccountRow) -> float:
-    """Seconds that decide whether a row is shown: its contribution; for ``not_aligned``, the longer of both times."""
-    if row.kind == "not_aligned":
-        return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
-    return abs(row.seconds)
-
-
-def _sum_row(kind: AccountKind, rows: Sequence[AccountRow]) -> AccountRow:
-    """Merges several rows that have nothing in common into one row."""
-    return AccountRow(
-        kind=kind,
-        seconds=sum(row.seconds for row in rows),
-        slower_seconds=sum(row.slower_seconds or 0.0 for row in rows),
-        faster_seconds=sum(row.faster_seconds or 0.0 for row in rows),
-        detail=count_of(sum(row.count for row in rows), "row") if kind == "small" else None,
-        operations=() if kind == "small" else tuple(distinct(name for row in rows for name in row.operations)),
-    )

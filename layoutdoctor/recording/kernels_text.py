@@ -75,7 +75,7 @@ class KernelText:
     _stored: dict[_Value, Read] = field(default_factory=dict)
 
     def load(self, pointer: str, steps: Steps | None, *, is_masked: bool = False) -> _Value:
-        """Returns the value of a load; if the kernel has stored there before, the load is from its last store."""
+        """Returns the value of a load: the value of the kernel's last store to this pointer, if it has stored to it."""
         pointer = self.aliases.get(pointer, pointer)
         last = max((number for number, store in enumerate(self.stores) if store.pointer == pointer), default=None)
         name = pointer if last is None else f"@{last}"

@@ -142,7 +142,7 @@ def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict
     Args:
         columns: The columns by table and name; a table without columns is empty. The entries of a missing column are
             ``NONE``; without a column of processes, there is one process.
-        base: The time on the clock of ``columns`` from which the starts in the tables count.
+        base: Zero point of the starts in the tables, as a time on the clock of ``columns``.
     """
     tables = {}
     for table, kind in EVENT_TABLES.items():

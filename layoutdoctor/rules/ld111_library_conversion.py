@@ -145,7 +145,7 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     count = sum(n for name, n in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
     if not count:
         return None
-    return f"no conversion back after {count_of(count, 'convolution kernel')} from channels_last to contiguous"
+    return f"after {count_of(count, 'convolution kernel')}, no result is converted back to contiguous"
 
 
 def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:

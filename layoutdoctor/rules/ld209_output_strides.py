@@ -59,7 +59,7 @@ def _convert_back(expected: Layout) -> str:
 
 
 def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> float | None:
-    """Estimates the time in which a reader converts some outputs of one trial back; None if not known."""
+    """Estimates how long a reader of some outputs of one trial takes to convert these back; None if not known."""
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
     nodes = [(change.returned, _output_node(change)) for change in changes]
     moved = sum_if_all_known(

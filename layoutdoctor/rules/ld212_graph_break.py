@@ -47,7 +47,7 @@ def graph_breaks(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _cuts(trial: Trial) -> Iterator[_Cut]:
-    """Yields each conversion at a graph's end with the one at a later graph's start that undoes it, each entry once."""
+    """Yields pairs: a conversion at a graph's end, and the conversion at a later graph's start that undoes it."""
     if not trial.graph_break_reasons and not any(graph.graph_breaks for graph in trial.graphs):
         return
     graphs = [g for g in trial.graphs if g.decision is not None and g.decision.convolution_count]

@@ -240,7 +240,7 @@ class _Program:
         """
         Finds the script's name for a module, and for the modules around and inside it.
 
-        A name in an outer function takes precedence, and a name that does not begin with ``self.``.
+        Of several names, one in an outer function is taken first, then one that does not begin with ``self.``.
         """
         if id(module) in self._looked_for:
             return

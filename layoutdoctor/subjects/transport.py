@@ -318,7 +318,7 @@ def _set_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
 
 class NoGuards(nn.Module):
     """
-    Replaces the module that checks the inputs of an exported program, because only dynamo can build its function.
+    Replaces the module that checks the inputs of an exported program: only dynamo can build the function it calls.
 
     Source:
         ``GuardsFn``, ``_convert_guards_code_to_fn``, torch/export/_unlift.py, torch 2.13; not in torch 2.7.

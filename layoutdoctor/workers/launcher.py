@@ -277,7 +277,9 @@ class Launcher:
         try:
             process = self.fork(Load(request=request, reference=reference, log=self.file("host")))
         except LostError as error:
-            raise TransportError(f"cannot start a process for the diagnosis: {error}; see what it printed") from error
+            raise TransportError(
+                f"cannot start a process for the diagnosis: {error}; see what the process printed"
+            ) from error
         return Host(self, process, request)
 
     def fork(self, order: Load) -> Process:

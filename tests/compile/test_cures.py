@@ -24,12 +24,15 @@ TOLERANCES = {"autocast-dtype": 3e-2}
 FLAT, *OTHERS = CASES
 
 
+SMOKE = {"without-contiguous": pytest.mark.smoke}
+
+
 @pytest.mark.parametrize(
     ("case", "mode"),
     [
-        pytest.param(FLAT, "inference", marks=pytest.mark.smoke),
+        (FLAT, "inference"),
         (FLAT, "training"),
-        *((case, "inference") for case in OTHERS),
+        *(pytest.param(case, "inference", marks=SMOKE.get(case.cure, ())) for case in OTHERS),
     ],
     ids=lambda value: getattr(value, "cure", value),
 )

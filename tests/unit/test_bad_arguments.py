@@ -43,6 +43,7 @@ def test_a_wrong_argument_is_refused_before_the_model_runs(options: dict[str, An
     assert not calls
 
 
+@pytest.mark.slow
 def test_the_callers_inference_mode_does_not_matter_for_training_and_stays() -> None:
     with torch.inference_mode():
         diagnosis = diagnosed(nn.Conv2d(4, 4, 3), torch.randn(1, 4, 6, 6), "eager", "training")

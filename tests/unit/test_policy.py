@@ -122,10 +122,10 @@ def test_diagnoses_that_make_no_policy_are_refused() -> None:
         ([one], [0.0], "a weight from 1e-15 to 1e15 for each"),
         ([one], [math.inf], "a weight from 1e-15 to 1e15 for each"),
         ([one, one], None, "two diagnoses with the same input shapes and number of threads"),
-        ([one, other], None, "another mode: got 'inference' and 'training', expected one; make one policy for each"),
-        ([one, elsewhere], None, "another device: got 'cpu' and 'NVIDIA H100', expected one"),
-        ([one, older], None, "another version of torch: got '2.13.0' and '2.7.0', expected one"),
-        ([one, larger], None, "another number of parameters: got "),
+        ([one, other], None, "differ in mode: got 'inference' and 'training'; make one policy for each"),
+        ([one, elsewhere], None, "differ in device: got 'cpu' and 'NVIDIA H100'"),
+        ([one, older], None, "differ in version of torch: got '2.13.0' and '2.7.0'"),
+        ([one, larger], None, "differ in number of parameters: got "),
         ([a_diagnosis()], None, "it has no times of its baseline; diagnose the model where it runs"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -41,8 +41,8 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
             expected = _identity(first)[what]
             if value != expected:
                 raise UsageError(
-                    f"cannot make a policy of diagnoses of another {what}: got {expected!r} and {value!r}, expected "
-                    "one; make one policy for each"
+                    f"cannot make one policy of diagnoses that differ in {what}: got {expected!r} and {value!r}; make "
+                    "one policy for each"
                 )
     if len({(case.shapes, case.thread_count) for case in cases}) < len(cases):
         raise UsageError(

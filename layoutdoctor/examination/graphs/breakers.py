@@ -253,9 +253,10 @@ class _Buffers:
         """
         The layout of the first channels-last value that a buffer is computed from; None if there is no such value.
 
-        The value may be read whole, in part or by an index table. For a call other than a convolution, values that were
-        converted for the call count too, but each value needs the result's rank and batch size, or its element count (a
-        matrix product of tokens returns a matrix). In a backward graph, such a call has no layout here.
+        The value may be read whole, in part or by an index table. For a call other than a convolution, values that
+        were converted for the call count too. Each of these values must have the rank and batch size of the result,
+        or as many elements as the result, because a matrix product of tokens returns a matrix. In a backward graph, a
+        call other than a convolution has no layout here.
         """
         layouts: Iterable[Layout | None]
         if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":

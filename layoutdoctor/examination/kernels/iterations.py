@@ -77,7 +77,7 @@ class Shares:
         )
 
     def of_kernels(self) -> RecordedTrace:
-        """The events of the first iteration, with combined times of its kernels if it ran on a GPU."""
+        """The events of the first iteration; on a GPU, the time of each kernel is combined from all iterations."""
         events = self._iterations[0].events
         if not len(events.kernels):
             return events

@@ -180,6 +180,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("ignore")  # what a cluster says as it starts and ends is its own
 @pytest.mark.xdist_group("dask")
+@pytest.mark.slow
 class TestDask:
     def test_a_cluster_gives_the_same(self, cluster: Any, traces: Path, expected: Scan) -> None:
         assert to_json(scan(traces, scheduler=cluster.scheduler_address)) == to_json(expected)

@@ -150,7 +150,6 @@ def test_a_model_without_convolution_is_not_compiled(begun: list[str]) -> None:
 
 
 @pytest.mark.compile
-@pytest.mark.smoke
 def test_a_model_that_starts_a_thread_while_loading_is_measured_in_processes_that_load_it_themselves(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +184,7 @@ torch.cuda.get_rng_state = refuse
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["--budget", "1"], id="measured", marks=pytest.mark.smoke),
+        pytest.param(["--budget", "1"], id="measured"),
         pytest.param(["--lower-for", "cuda:90"], id="lowered"),
     ],
 )

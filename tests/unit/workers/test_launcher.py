@@ -302,7 +302,7 @@ def test_a_launcher_that_ends_is_an_error_that_says_how(launcher: Launcher) -> N
 
     assert str(caught.value) == (
         "cannot start a process for the diagnosis: the process ended with exit status 3, as os._exit() does; "
-        "see what it printed"
+        "see what the process printed"
     )
 
 
