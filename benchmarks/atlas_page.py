@@ -69,7 +69,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"{len(training)}.",
         f"The operation that costs most of the format is {_operations(done)}.",
         f"In inference {fewer} networks convert fewer bytes with channels_last than with the default, and {more} "
-        f"more; {_won(inference, OFF)} convert least with layout optimization off, not counting what cuDNN converts.",
+        f"convert more bytes. {_won(inference, OFF)} convert the fewest bytes with layout optimization off; what cuDNN "
+        "converts then is not counted.",
     ]
 
 
@@ -100,7 +101,9 @@ def _operations(rows: Sequence[Row]) -> str:
         return "none: no network has one"
     words = [f"`{operation}` in {_counted(len(found), 'network')}" for operation, found in most]
     without = len({row["network"] for row in rows} - set().union(*networks.values()))
-    return f"{', '.join(words)}; {_counted(without, 'network')} had none"
+    rest = len(networks) - len(most)
+    more = f" and {_counted(rest, 'other operation')}" if rest else ""
+    return f"{', '.join(words)}{more}; in {_counted(without, 'network')} no operation does"
 
 
 def _won(rows: Iterable[Row], configuration: str) -> int:
