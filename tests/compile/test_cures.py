@@ -24,15 +24,12 @@ TOLERANCES = {"autocast-dtype": 3e-2}
 FLAT, *OTHERS = CASES
 
 
-SMOKE = {"without-contiguous": pytest.mark.smoke}
-
-
 @pytest.mark.parametrize(
     ("case", "mode"),
     [
-        (FLAT, "inference"),
+        pytest.param(FLAT, "inference", marks=pytest.mark.smoke),
         (FLAT, "training"),
-        *(pytest.param(case, "inference", marks=SMOKE.get(case.cure, ())) for case in OTHERS),
+        *((case, "inference") for case in OTHERS),
     ],
     ids=lambda value: getattr(value, "cure", value),
 )
