@@ -316,12 +316,18 @@ def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, 
     """
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(comparison.baseline, comparison.ratios, eligible_names(by_name.values()))
-    certain = {ratio.name for ratio in comparison.ratios if ratio.verdict == FASTER and ratio.start_ratios}
     if not medians:
         return ()
+    certain = _certainly_faster(comparison.ratios)
     best, fastest = _least_demanding(by_name, medians), max(medians, key=lambda name: medians[name])
     is_open = fastest in certain and best not in certain and best != comparison.baseline
     return (best, fastest) if is_open else ()
+
+
+def _certainly_faster(ratios: Sequence[Ratio]) -> set[str]:
+    """Names what is faster than the baseline; if any configuration was started again, only what was started again."""
+    was_started = any(ratio.start_ratios for ratio in ratios)
+    return {ratio.name for ratio in ratios if ratio.verdict == FASTER and (ratio.start_ratios or not was_started)}
 
 
 def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
@@ -426,9 +432,7 @@ def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) 
     medians = _medians(baseline, ratios, eligible_names(by_name.values()))
     if not medians:
         return None
-    faster = {ratio.name for ratio in ratios if ratio.verdict == FASTER and ratio.name in medians}
-    if any(ratio.start_ratios for ratio in ratios):  # without further starts, a configuration ran in one process only
-        faster &= {ratio.name for ratio in ratios if ratio.start_ratios}
+    faster = _certainly_faster(ratios) & medians.keys()
     best = _least_demanding(by_name, medians)
     if best in faster:
         return best
