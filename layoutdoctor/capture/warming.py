@@ -76,11 +76,15 @@ def tune_one_at_a_time() -> None:
     tuner.benchmark_all_configs = one_at_a_time
 
 
-def warm_up_compiler() -> None:
+def warm_up_compiler(*, builds: bool = True) -> None:
     """
     Prepares this process, which must have no other thread, for forks that compile.
 
     A part that fails is skipped: the first compile then does this part itself and reports its error.
+
+    Args:
+        builds: Whether to build the precompiled header in a further process. That takes a processor for some seconds,
+            and would disturb the timing of a diagnosis that builds no kernels.
 
     Source:
         ``cpu_vec_isa.supported_vec_isa_list``, whose members are true if a test program works;
@@ -102,7 +106,8 @@ def warm_up_compiler() -> None:
     if can_build:
         with contextlib.suppress(Exception):
             _share_headers()
-        _forked(_build_header)
+        if builds:
+            _forked(_build_header)
         with contextlib.suppress(Exception):
             _generate_once()
 

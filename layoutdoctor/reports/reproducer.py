@@ -32,8 +32,10 @@ _FEWEST_STARTS, _MOST_STARTS = 3, 5
 _QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776}
 """Quantile of Student's t for a 95 % interval, by the number of starts."""
 
-_AS_IN_A_DIAGNOSIS = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "GOMP_SPINCOUNT": "10000"}
-"""Environment of a diagnosis: glibc keeps freed memory, which avoids page faults, and waiting threads soon sleep."""
+_KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
+"""Environment variables with which glibc keeps freed memory, as in a diagnosis; this avoids page faults."""
+_WAITS = "GOMP_SPINCOUNT"
+"""Environment variable that says how threads wait; a diagnosis beside other programs sets it."""
 
 _FILE = re.compile(r"([\w-][\w.-]*\.py)(?::(\w+(?:\.\w+)*))?")
 """Name of a subject that comes from a file: the file's name, and maybe the model's name in the file."""
@@ -199,7 +201,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
         recorded={trial.name: _counts(trial, subject.device) for trial in sides},
         counted="reorders and copies" if subject.device == "cpu" else "conversion kernels",
         ratio=None if ratio is None else round(ratio, 3),
-        environment=_AS_IN_A_DIAGNOSIS,
+        environment=_KEEPS_MEMORY | {name: of for name, of in environment.settings.items() if name == _WAITS},
         gpu_conversions=GPU_CONVERSIONS,
         fewest_starts=_FEWEST_STARTS,
         most_starts=_MOST_STARTS,

@@ -101,9 +101,11 @@ def _prepare(channel: Channel) -> list[int]:
     """
     from layoutdoctor.capture.warming import import_compiler, may_use_gpu, warm_up_compiler
 
-    forked, limit = [], _LONGEST_PREPARATION_SECONDS
+    forked, limit, builds = [], _LONGEST_PREPARATION_SECONDS, True
     try:
         order = cast("Load", channel.receive(_WAIT_FOR_ORDER_SECONDS)[0])
+        compiled = any(configuration.backend != "eager" for configuration in order.request.configurations)
+        builds = compiled and order.request.lower_for is None
         limit = min(order.request.timeout_seconds or limit, limit)
         forked.append(fork(channel, order, _host))
     except TimeoutError:
@@ -114,7 +116,7 @@ def _prepare(channel: Channel) -> list[int]:
         if may_use_gpu():  # a compile would use CUDA, and a process that uses CUDA cannot be forked
             import_compiler()
         else:
-            warm_up_compiler()
+            warm_up_compiler(builds=builds)
     return forked
 
 

@@ -267,6 +267,8 @@ class _Worker:
         keep_memory()
         take_some_memory()
         self._work.prepare()
+        self._work.step.take_own_inputs()
+        take_some_memory()
         self._work.compile_as_a_user_does()
 
     def _start(self, order: Order, channel: Channel) -> None:
@@ -275,6 +277,8 @@ class _Worker:
         # two threads of autograd make the pool at once.
         torch.set_num_threads(torch.get_num_threads())
         keep_memory()
+        take_some_memory()
+        self._work.step.take_own_inputs()
         take_some_memory()
         self._serve()
 

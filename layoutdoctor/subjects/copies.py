@@ -113,12 +113,17 @@ def symbolic_dimensions(model: object, tensors: Sequence[torch.Tensor]) -> list[
     return [tuple(sorted(dimensions)) for dimensions in found]
 
 
-def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def copy_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, tensors_only: bool = False
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
     Copies positional and keyword arguments, which may be nested in torch's pytrees.
 
     Tensors are copied by ``clone_tensor``. A tensor that occurs twice is copied once. An object that Python cannot copy
     is not copied.
+
+    Args:
+        tensors_only: Whether all other objects stay the same, so that compiled code need not be compiled again.
     """
     copied: dict[int, Any] = {}
 
@@ -127,7 +132,7 @@ def copy_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple
             copied[id(leaf)] = leaf
             if isinstance(leaf, torch.Tensor):
                 copied[id(leaf)] = clone_tensor(leaf)
-            else:
+            elif not tensors_only:
                 with contextlib.suppress(Exception):
                     copied[id(leaf)] = copy.deepcopy(leaf)
         return copied[id(leaf)]

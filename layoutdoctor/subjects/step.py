@@ -105,6 +105,15 @@ class Step:
 
         return run
 
+    def take_own_inputs(self) -> None:
+        """
+        Copies the inputs on a CPU, so that the starts of a configuration differ in the memory of their inputs as well.
+
+        Otherwise they share pages of a file or of the process that they were forked from, and with them its luck.
+        """
+        if self.device == "cpu":
+            self.args, self.kwargs = copy_inputs(self.args, self.kwargs, tensors_only=True)
+
     @property
     def device(self) -> str:
         """Device of the model and its inputs, such as ``cpu`` or ``cuda:1``."""

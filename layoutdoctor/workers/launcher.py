@@ -39,7 +39,13 @@ from layoutdoctor.workers.messages import (
     Refused,
     channel_pair,
 )
-from layoutdoctor.workers.processes import kill_all, kill_with_all_it_started, of_session, working_folder
+from layoutdoctor.workers.processes import (
+    cores_of_others,
+    kill_all,
+    kill_with_all_it_started,
+    of_session,
+    working_folder,
+)
 from layoutdoctor.workers.settling import short_waits
 
 if TYPE_CHECKING:
@@ -242,6 +248,8 @@ class Launcher:
     """
     A process that has imported torch and Inductor, and serves any number of diagnoses.
 
+    The load of the machine when it starts decides how threads wait in all of them.
+
     Attributes:
         directory: Folder for files of the run; it is removed when the launcher is closed.
 
@@ -322,7 +330,7 @@ class Launcher:
                 stdout=_standard_error(),
                 stderr=_standard_error(),
                 cwd=working_folder(self.directory),
-                env={**os.environ, **short_waits(os.environ)},
+                env={**os.environ, **short_waits(os.environ, cores_of_others())},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

@@ -27,6 +27,7 @@ _GRACE_SECONDS = 0.5
 
 
 _LOOK_SECONDS = 0.05
+_MOMENT_SECONDS = 0.2
 
 
 def working_folder(otherwise: Path) -> Path:
@@ -136,6 +137,13 @@ class OtherPrograms:
                 times = psutil.Process(pid).cpu_times()
                 busy -= times.user + times.system + times.children_user + times.children_system
         return busy
+
+
+def cores_of_others() -> float | None:
+    """Measures for a moment how many cores other programs use; None if it is not known."""
+    others = OtherPrograms()
+    time.sleep(_MOMENT_SECONDS)
+    return others.cores
 
 
 def die_with(parent: int) -> None:

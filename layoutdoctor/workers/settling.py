@@ -8,33 +8,34 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from layoutdoctor.workers.processes import _held
+from layoutdoctor.workers.processes import BUSY_CORES, _held
 
 # Below the size from which glibc's allocator maps separate memory, so that all blocks are on the heap.
-_BLOCK_BYTES = 100_000
-
-
+_MOST_BLOCK_BYTES = 100_000
 _MOST_BLOCKS = 40
-
 
 # mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, with values at which glibc's allocator keeps all freed memory.
 _KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
-def short_waits(environment: Mapping[str, str]) -> dict[str, str]:
+def short_waits(environment: Mapping[str, str], other_cores: float | None) -> dict[str, str]:
     """
-    Returns environment variables for a timed process; empty if the user has set how threads wait.
+    Returns environment variables for a timed process; empty on a quiet machine, or if the user set how threads wait.
 
     A thread of GNU's OpenMP that waits for other threads keeps its processor busy for up to 14 ms. If other programs
-    run, the threads that it waits for may lose this time: a call of 2 ms then takes 7 to 95 ms. Waits of half a
-    millisecond are still long enough for the gaps between the operations of a call.
+    run, the threads that it waits for may lose this time: a call of 4 ms then takes 100 ms. So beside other programs,
+    waits end after half a millisecond. On a quiet machine they must not: a thread that sleeps is often woken on the
+    processor of the thread that wakes it, and as long as both share this processor, the call takes 18 ms.
+
+    Args:
+        other_cores: Number of cores that other programs use; None if it is not known.
 
     Source:
-        ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in docs/measuring.md.
+        ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in benchmarks/README.md.
     """
-    if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
-        return {}
-    return {"GOMP_SPINCOUNT": "10000"}
+    is_chosen = any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
+    is_busy = other_cores is not None and other_cores > BUSY_CORES
+    return {"GOMP_SPINCOUNT": "10000"} if is_busy and not is_chosen else {}
 
 
 def keep_memory() -> None:
@@ -47,13 +48,17 @@ def keep_memory() -> None:
 
 def take_some_memory() -> None:
     """
-    Takes a random amount of memory and holds it until the process ends.
+    Takes a random number of blocks of random sizes, and holds them until the process ends.
+
+    So the blocks of a call lie at other distances from those that were taken before, such as the inputs: how they lie
+    to each other modulo a page changes the time of a call.
 
     Source:
         T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary factors
         that should not matter.
     """
-    _held.extend(bytearray(_BLOCK_BYTES) for _ in range(random.SystemRandom().randrange(_MOST_BLOCKS)))
+    draw = random.SystemRandom().randrange
+    _held.extend(bytearray(draw(_MOST_BLOCK_BYTES)) for _ in range(draw(_MOST_BLOCKS)))
 
 
 def end_worker_threads() -> None:

@@ -56,8 +56,9 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
     """
     The ratio of every other configuration to the baseline.
 
-    A configuration with two or more further starts is compared over these starts, any other over the rounds. A
-    configuration that shares neither two starts nor two rounds with the baseline has no ratio.
+    A configuration with two or more further starts is compared over these starts, any other over the rounds; the
+    interval is then widened by the scatter between the starts of the others, if there are any. A configuration that
+    shares neither two starts nor two rounds with the baseline has no ratio.
     """
     base = measured[baseline]
     others = {name: one for name, one in measured.items() if name != baseline}
@@ -74,7 +75,7 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
             beside = [ratios for other, ratios in starts.items() if other != name and len(ratios) >= 2]
             low, median, high = interval_over_starts(processes, beside)
         elif len(own) >= 2:
-            low, median, high = interval_over_rounds(own)
+            low, median, high = _of_one_start(interval_over_rounds(own), [*starts.values()])
         else:
             continue
         found[name] = Ratio(
@@ -128,12 +129,10 @@ def interval_over_starts(
     logarithms = [math.log(ratio) for ratio in ratios]
     count, middle, freedom = len(logarithms), statistics.median(logarithms), len(logarithms) - 1.0
     squares = freedom * statistics.variance(logarithms)
-    logarithms_of_others = [[math.log(ratio) for ratio in other] for other in others]
-    freedom_of_others = sum(len(other) - 1 for other in logarithms_of_others)
+    variance, freedom_of_others = _pooled(others)
     if freedom_of_others:
-        pooled = sum((len(other) - 1) * statistics.variance(other) for other in logarithms_of_others)
         beside = min(_POOLED_FREEDOM, freedom_of_others / 2)
-        squares += beside * pooled / freedom_of_others
+        squares += beside * variance
         freedom += beside
     scatter = max(math.sqrt(squares / freedom), _LEAST_SCATTER)
     quantile = _STUDENT[min(int(freedom), len(_STUDENT)) - 1]
@@ -158,6 +157,32 @@ def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
     if rank is None:
         return interval_over_starts(ratios)
     return ordered[rank], statistics.median(ordered), ordered[-1 - rank]
+
+
+def _of_one_start(
+    interval: tuple[float, float, float], others: Sequence[Sequence[float]]
+) -> tuple[float, float, float]:
+    """
+    Widens an interval over the rounds of one start by what starts scatter: its rounds share its luck with memory.
+
+    Args:
+        others: Ratios of the starts of other configurations.
+    """
+    variance, freedom = _pooled(others)
+    if not freedom:
+        return interval
+    beside = _STUDENT[min(freedom, len(_STUDENT)) - 1] * math.sqrt(variance)
+    low, median, high = interval
+    below, above = (math.hypot(math.log(end / median), beside) for end in (low, high))
+    return median * math.exp(-min(below, _WIDEST)), median, median * math.exp(min(above, _WIDEST))
+
+
+def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Variance of the logarithms of ratios within groups, and its degrees of freedom; 0 and 0 if none has two."""
+    logarithms = [[math.log(ratio) for ratio in group] for group in groups if len(group) >= 2]
+    freedom = sum(len(group) - 1 for group in logarithms)
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in logarithms)
+    return (squares / freedom if freedom else 0.0), freedom
 
 
 def _left_out(count: int) -> int | None:
@@ -266,13 +291,17 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
     Chooses at most ``MOST_CONTENDERS`` configurations that could be recommended, to be timed in further starts.
 
     The best configuration and the best configuration without frozen weights are always chosen. Other configurations
-    within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first.
+    within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first. If none is faster than
+    the baseline, the best is chosen if it is near: its one start may have been slow, and further starts tell how much
+    starts scatter.
 
     Args:
         medians: Ratio to the baseline over the rounds, by name, of every other configuration with right outputs.
         configurations: Configurations by name.
     """
-    ahead = sorted((name for name in medians if medians[name] > 1 + RESOLUTION), key=lambda name: -medians[name])
+    in_order = sorted(medians, key=lambda name: -medians[name])
+    ahead = [name for name in in_order if medians[name] > 1 + RESOLUTION]
+    ahead = ahead or [name for name in in_order[:1] if medians[name] * MAY_BE_RECOMMENDED >= 1]
     free = [name for name in ahead if not configurations[name].freezes]
     needed = dict.fromkeys((*ahead[:1], *free[:1]))
     near = [name for name in ahead if medians[name] * MAY_BE_RECOMMENDED >= medians[ahead[0]]]

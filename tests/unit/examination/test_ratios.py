@@ -20,6 +20,7 @@ from layoutdoctor.examination.advice.choice import (
     interval_over_starts,
     judge,
     ratio_of,
+    ratios_of,
     shown_seconds,
     speed_change,
 )
@@ -107,6 +108,27 @@ def test_a_ratio_is_over_the_further_starts_if_both_have_two() -> None:
     assert three.median == pytest.approx(1.25)  # with three starts the first process has no part in it
     assert (once.start_ratios, once.median) == ((), pytest.approx(2.0))
     assert ratio_of("b", a_measurement(10e-3), a_measurement(5e-3)) is None
+
+
+@pytest.mark.parametrize("luck", [0.01, 0.05])
+def test_what_was_not_started_again_has_the_scatter_of_what_was_in_its_interval(luck: float) -> None:
+    """The rounds of one start share its luck with memory, which they do not show."""
+    generator = random.Random(3)
+    covered = alone = 0
+    for _ in range(2000):
+        default = a_measurement(*[1.0] * 9, starts=((1.0,) * 3,) * 4)
+        starts = tuple((1 / generator.lognormvariate(0.3, luck),) * 3 for _ in range(4))
+        started = a_measurement(*[1.0] * 9, starts=starts)
+        of_one = generator.lognormvariate(0, luck)
+        rounds = a_measurement(*[1 / (of_one * generator.lognormvariate(0, 0.01)) for _ in range(9)])
+        ratio = ratios_of("", {"": default, "started": started, "other": rounds})["other"]
+        bare = ratio_of("other", default, rounds)
+        assert bare is not None
+        covered += ratio.low <= 1.0 <= ratio.high
+        alone += bare.low <= 1.0 <= bare.high
+        assert ratio.median == bare.median
+    assert covered / 2000 >= COVERAGE - 0.01
+    assert alone < covered
 
 
 @given(SECONDS, st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=9))

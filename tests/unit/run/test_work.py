@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -15,15 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_a_start_makes_torchs_thread_pool_again_before_autograd_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_makes_torchs_thread_pool_again_and_puts_its_inputs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool before autograd has threads; the inputs at another distance from what a call takes than before."""
     seen: list[object] = []
+    carried_out = mock.Mock()
+    carried_out.step.take_own_inputs = lambda: seen.append("inputs")
     ours, theirs = channel_pair()
     theirs.close()
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
     monkeypatch.setattr(work, "take_some_memory", lambda: seen.append("memory"))
     with pytest.raises(ClosedError):
-        work._Worker(cast("Any", None), ours)._start(cast("Any", None), ours)
-    assert seen == [torch.get_num_threads(), "memory"]
+        work._Worker(carried_out, ours)._start(cast("Any", None), ours)
+    assert seen == [torch.get_num_threads(), "memory", "inputs", "memory"]
 
 
 def test_why_a_configuration_failed_is_said_in_one_line() -> None:

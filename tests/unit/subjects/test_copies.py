@@ -82,6 +82,18 @@ def test_inputs_are_copied_once_each_and_what_cannot_be_copied_is_passed_on() ->
     assert keywords["flag"] is True
 
 
+def test_of_inputs_only_the_tensors_may_be_copied() -> None:
+    x, size = torch.ones(1, 2, 4, 4).to(memory_format=torch.channels_last), types.SimpleNamespace(n=torch.ones(1))
+
+    (one, other), keywords = copy_inputs((x, x), {"size": size}, tensors_only=True)
+
+    assert one is other
+    assert one.data_ptr() != x.data_ptr()
+    assert one.stride() == x.stride()
+    assert torch.equal(one, x)
+    assert keywords["size"] is size
+
+
 def test_a_copied_model_keeps_strides_and_ties_and_carries_no_gradient() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).to(
         memory_format=torch.channels_last

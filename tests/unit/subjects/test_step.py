@@ -191,6 +191,19 @@ def test_a_model_that_changes_its_inputs_gets_fresh_ones_every_time_and_another_
     assert (changing.notes_on_run(), leaving.notes_on_run()) == ((COPIES_INPUTS_NOTE,), ())
 
 
+def test_a_start_copies_its_inputs_once_to_memory_of_its_own() -> None:
+    x, places = torch.ones(3), []
+    step = a_step(lambda x: (places.append(x.data_ptr()), x + 1)[1], x, mode="inference")
+    step()
+    step()
+    step.take_own_inputs()
+    step()
+    step()
+
+    assert places[1] == x.data_ptr()
+    assert places[2] == places[3] != x.data_ptr()
+
+
 async def later(x: torch.Tensor) -> torch.Tensor:
     return x
 
