@@ -103,15 +103,21 @@ class Operations(TorchDispatchMode):
             for one in given if isinstance(made, torch.Tensor) else ():
                 numbers, use = self._made_of[one]
                 known, _ = self._made_of.get(made, ((), use))
-                if not (one.dim() == made.dim() and one.shape[0] == made.shape[0]):
+                if not _are_images(one, made):
                     if not _are_frames(one, made):
                         continue
                     use = "frames"
                 self._made_of[made] = (tuple(dict.fromkeys((*known, *numbers))), use)
 
 
+def _are_images(images: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether a tensor holds the same images in another form, or another number of them, as after a slice or a cat."""
+    same_batch, same_size = images.shape[:1] == made.shape[:1], images.shape[1:] == made.shape[1:]
+    return images.dim() == made.dim() and (same_batch or same_size)
+
+
 def _are_frames(clip: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether a tensor holds frames of a clip ``[B, T, C, H, W]``: all frames, or one frame of each batch entry."""
+    """Whether a tensor holds frames of a clip ``[B, T, C, H, W]``: all, those of one entry, or one of each entry."""
     if clip.dim() != _CLIP_RANK or made.dim() != _IMAGE_RANK or clip.shape[2:] != made.shape[1:]:
         return False
-    return made.shape[0] in (clip.shape[0] * clip.shape[1], clip.shape[0])
+    return made.shape[0] in (clip.shape[0] * clip.shape[1], clip.shape[0], clip.shape[1])

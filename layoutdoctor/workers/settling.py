@@ -50,8 +50,8 @@ def take_some_memory() -> None:
     """
     Takes a random number of blocks of random sizes, and holds them until the process ends.
 
-    So the blocks of a call lie at other distances from those that were taken before, such as the inputs: how they lie
-    to each other modulo a page changes the time of a call.
+    So the tensors of a call lie elsewhere on the heap in each start, and at other distances from the inputs: where they
+    lie changes the time of a call.
 
     Source:
         T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary factors

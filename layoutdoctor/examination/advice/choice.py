@@ -243,6 +243,8 @@ NEAR_THE_BEST = 1.12
 """Configurations within this factor of the best are timed in more rounds."""
 MAY_BE_RECOMMENDED = 1.05
 """Configurations whose ratio over the rounds is within this factor of the best are timed in further starts."""
+FAR_BEHIND = 1.25
+"""If none is faster than the default, a configuration this many times slower is not timed in further starts."""
 MOST_CONTENDERS = 6
 FEWEST_STARTS = 3
 LESS_EXACT = 2.0
@@ -292,8 +294,8 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
 
     The best configuration and the best configuration without frozen weights are always chosen. Other configurations
     within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first. If none is faster than
-    the baseline, the best is chosen if it is near: its one start may have been slow, and further starts tell how much
-    starts scatter.
+    the baseline, the best is chosen unless it is far behind: its one start may have been slow, and further starts tell
+    how much starts scatter.
 
     Args:
         medians: Ratio to the baseline over the rounds, by name, of every other configuration with right outputs.
@@ -301,7 +303,7 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
     """
     in_order = sorted(medians, key=lambda name: -medians[name])
     ahead = [name for name in in_order if medians[name] > 1 + RESOLUTION]
-    ahead = ahead or [name for name in in_order[:1] if medians[name] * MAY_BE_RECOMMENDED >= 1]
+    ahead = ahead or [name for name in in_order[:1] if medians[name] * FAR_BEHIND >= 1]
     free = [name for name in ahead if not configurations[name].freezes]
     needed = dict.fromkeys((*ahead[:1], *free[:1]))
     near = [name for name in ahead if medians[name] * MAY_BE_RECOMMENDED >= medians[ahead[0]]]
