@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import statistics
 import time
@@ -44,7 +43,6 @@ from layoutdoctor.subjects.prepare import (
 )
 from layoutdoctor.words import joined
 from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMemory, Profiled, Ready, Turned
-from layoutdoctor.workers.settling import spin_seconds
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.gpus import Gpu
@@ -275,8 +273,6 @@ class TrialWork:
 
     def _timed(self, calls: int) -> tuple[Seconds, ...]:
         step = self.step
-        if step.device == "cpu" and torch.get_num_threads() > 1:
-            time.sleep(spin_seconds(os.environ))
         if step.device == "cpu" and self._call_seconds < _LONG_CALL_SECONDS:
             end = time.perf_counter() + _SETTLE_SECONDS
             step()

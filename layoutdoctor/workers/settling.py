@@ -38,18 +38,6 @@ def short_waits(environment: Mapping[str, str], other_cores: float | None) -> di
     return {"GOMP_SPINCOUNT": "10000"} if is_busy and not is_chosen else {}
 
 
-def spin_seconds(environment: Mapping[str, str]) -> float:
-    """
-    Returns how long threads of a process that has ended its turn may keep a processor busy before they sleep.
-
-    The next process waits for this time; otherwise it has a processor less for most of a turn of 30 ms.
-
-    Source:
-        libgomp waits 300,000 rounds of a loop if no variable says how, 14 ms on the processors that were tried.
-    """
-    return 0.0 if "GOMP_SPINCOUNT" in environment or environment.get("OMP_WAIT_POLICY") == "passive" else 0.015
-
-
 def keep_memory() -> None:
     """Makes this process keep freed memory from now on, if its allocator is glibc's."""
     with contextlib.suppress(AttributeError, OSError):

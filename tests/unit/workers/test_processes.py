@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layoutdoctor.workers.settling import short_waits, spin_seconds
+from layoutdoctor.workers.settling import short_waits
 
 
 @pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
@@ -16,11 +16,3 @@ def test_threads_wait_briefly_beside_other_programs_unless_the_user_has_chosen_h
 @pytest.mark.parametrize("cores", [None, 0.0, 0.3])
 def test_on_a_quiet_machine_threads_wait_as_in_the_users_own_process(cores: float | None) -> None:
     assert short_waits({"PATH": "/bin"}, cores) == {}
-
-
-@pytest.mark.parametrize(
-    ("environment", "seconds"),
-    [({}, 0.015), ({"GOMP_SPINCOUNT": "10000"}, 0.0), ({"OMP_WAIT_POLICY": "passive"}, 0.0)],
-)
-def test_a_turn_waits_until_the_threads_of_the_turn_before_sleep(environment: dict[str, str], seconds: float) -> None:
-    assert spin_seconds(environment) == seconds
