@@ -40,7 +40,7 @@ from layoutdoctor.workers.messages import (
     channel_pair,
 )
 from layoutdoctor.workers.processes import (
-    cores_of_others,
+    cores_in_use,
     kill_all,
     kill_with_all_it_started,
     of_session,
@@ -330,7 +330,7 @@ class Launcher:
                 stdout=_standard_error(),
                 stderr=_standard_error(),
                 cwd=working_folder(self.directory),
-                env={**os.environ, **short_waits(os.environ, cores_of_others())},
+                env={**os.environ, **short_waits(os.environ, cores_in_use())},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

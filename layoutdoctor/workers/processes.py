@@ -139,11 +139,12 @@ class OtherPrograms:
         return busy
 
 
-def cores_of_others() -> float | None:
-    """Measures for a moment how many cores other programs use; None if it is not known."""
-    others = OtherPrograms()
+def cores_in_use() -> float | None:
+    """Measures how many cores are busy while this thread sleeps for a moment; None if it is not known."""
+    begin, before = time.monotonic(), busy_seconds()
     time.sleep(_MOMENT_SECONDS)
-    return others.cores
+    after = busy_seconds()
+    return None if before is None or after is None else (after - before) / (time.monotonic() - begin)
 
 
 def die_with(parent: int) -> None:

@@ -28,7 +28,7 @@ def short_waits(environment: Mapping[str, str], other_cores: float | None) -> di
     processor of the thread that wakes it, and as long as both share this processor, the call takes 18 ms.
 
     Args:
-        other_cores: Number of cores that other programs use; None if it is not known.
+        other_cores: Number of cores that are busy before anything is timed; None if it is not known.
 
     Source:
         ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in benchmarks/README.md.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from layoutdoctor.workers.processes import cores_in_use
 from layoutdoctor.workers.settling import short_waits
 
 
@@ -16,3 +20,17 @@ def test_threads_wait_briefly_beside_other_programs_unless_the_user_has_chosen_h
 @pytest.mark.parametrize("cores", [None, 0.0, 0.3])
 def test_on_a_quiet_machine_threads_wait_as_in_the_users_own_process(cores: float | None) -> None:
     assert short_waits({"PATH": "/bin"}, cores) == {}
+
+
+def test_a_busy_child_of_this_process_counts_as_well() -> None:
+    """Such as a loader of data: threads that are timed lose their processor to it like to any other program."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as busy:
+        try:
+            assert busy.stdout is not None
+            busy.stdout.read(1)
+            found = [cores_in_use() or 0.0 for _ in range(3)]
+        finally:
+            busy.kill()
+    assert max(found) > 0.5
