@@ -330,7 +330,7 @@ class Launcher:
                 stdout=_standard_error(),
                 stderr=_standard_error(),
                 cwd=working_folder(self.directory),
-                env={**os.environ, **short_waits(os.environ, cores_in_use())},
+                env={**os.environ, **short_waits(os.environ, cores_in_use)},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

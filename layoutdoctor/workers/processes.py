@@ -196,6 +196,3 @@ def be_first_to_go() -> None:
     """Makes the system kill this process before its parent if memory runs out (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-
-
-_held: list[bytearray] = []

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from layoutdoctor.workers.processes import BUSY_CORES, _held
+from layoutdoctor.workers.processes import BUSY_CORES
 
 # Below the size from which glibc's allocator maps separate memory, so that all blocks are on the heap.
 _MOST_BLOCK_BYTES = 100_000
 _MOST_BLOCKS = 40
+_held: list[bytearray] = []
 
 # mallopt's M_TRIM_THRESHOLD and M_MMAP_MAX, with values at which glibc's allocator keeps all freed memory.
 _KEEPS_MEMORY = ((-1, 2**31 - 1), (-4, 0))
 
 
-def short_waits(environment: Mapping[str, str], other_cores: float | None) -> dict[str, str]:
+def short_waits(environment: Mapping[str, str], busy_cores: Callable[[], float | None]) -> dict[str, str]:
     """
     Returns environment variables for a timed process; empty on a quiet machine, or if the user set how threads wait.
 
@@ -28,14 +29,15 @@ def short_waits(environment: Mapping[str, str], other_cores: float | None) -> di
     processor of the thread that wakes it, and as long as both share this processor, the call takes 18 ms.
 
     Args:
-        other_cores: Number of cores that are busy before anything is timed; None if it is not known.
+        busy_cores: Measures the number of cores that are busy before anything is timed; returns None if it is not
+            known. It takes time, and is not called if the user set how threads wait.
 
     Source:
         ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in benchmarks/README.md.
     """
-    is_chosen = any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
-    is_busy = other_cores is not None and other_cores > BUSY_CORES
-    return {"GOMP_SPINCOUNT": "10000"} if is_busy and not is_chosen else {}
+    if any(name in environment for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
+        return {}
+    return {"GOMP_SPINCOUNT": "10000"} if (busy_cores() or 0.0) > BUSY_CORES else {}
 
 
 def keep_memory() -> None:

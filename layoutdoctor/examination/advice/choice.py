@@ -72,10 +72,10 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
         if len(processes) >= 2:
             if len(processes) == 2 and own:  # two values give no useful interval: the first process gives a third
                 processes = (statistics.median(own), *processes)
-            beside = [ratios for other, ratios in starts.items() if other != name and len(ratios) >= 2]
+            beside = [ratios for other, ratios in starts.items() if other != name]
             low, median, high = interval_over_starts(processes, beside)
         elif len(own) >= 2:
-            low, median, high = _of_one_start(interval_over_rounds(own), [*starts.values()])
+            low, median, high = _of_one_start(interval_over_rounds(own), starts.values())
         else:
             continue
         found[name] = Ratio(
@@ -118,9 +118,9 @@ def interval_over_starts(
         ratios: Ratios of at least 2 starts. They differ because of memory addresses, and are nearly normally
             distributed. Their standard deviation is taken as at least ``_LEAST_SCATTER``, because ratios may agree by
             chance.
-        others: Ratios of other configurations on the same machine, at least 2 for each. Three values are too few for a
-            good estimate of their scatter, so the scatter of the others is included. It counts with half of its degrees
-            of freedom, because half of it comes from the baseline, which all configurations share.
+        others: Ratios of other configurations on the same machine; a single ratio is not used. Three values are too few
+            for a good estimate of their scatter, so the scatter of the others is included. It counts with half of its
+            degrees of freedom, because half of it comes from the baseline, which all configurations share.
 
     Source:
         Student's t on the logarithms, moderated as in G. K. Smyth, Linear models and empirical Bayes methods, 2004;
@@ -160,7 +160,7 @@ def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _of_one_start(
-    interval: tuple[float, float, float], others: Sequence[Sequence[float]]
+    interval: tuple[float, float, float], others: Iterable[Sequence[float]]
 ) -> tuple[float, float, float]:
     """
     Widens an interval over the rounds of one start by what starts scatter: its rounds share its luck with memory.

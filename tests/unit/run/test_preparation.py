@@ -1,4 +1,4 @@
-"""What a launcher prepares while its first order is carried out."""
+"""The preparation of the compiler while the first order of a launcher is carried out."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_a_start_makes_torchs_thread_pool_again_and_puts_its_inputs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool before autograd has threads; the inputs at another distance from what a call takes than before."""
+    """The pool is made before autograd has threads; the inputs move between two random amounts of memory."""
     seen: list[object] = []
     carried_out = mock.Mock()
     carried_out.step.take_own_inputs = lambda: seen.append("inputs")

@@ -13,17 +13,17 @@ from layoutdoctor.workers.settling import short_waits
 
 @pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_threads_wait_briefly_beside_other_programs_unless_the_user_has_chosen_how_they_wait(chosen: str) -> None:
-    assert short_waits({"PATH": "/bin"}, 0.9) == {"GOMP_SPINCOUNT": "10000"}
-    assert short_waits({chosen: "1"}, 0.9) == {}
+    assert short_waits({"PATH": "/bin"}, lambda: 0.9) == {"GOMP_SPINCOUNT": "10000"}
+    assert short_waits({chosen: "1"}, lambda: 0.9) == {}
 
 
 @pytest.mark.parametrize("cores", [None, 0.0, 0.3])
 def test_on_a_quiet_machine_threads_wait_as_in_the_users_own_process(cores: float | None) -> None:
-    assert short_waits({"PATH": "/bin"}, cores) == {}
+    assert short_waits({"PATH": "/bin"}, lambda: cores) == {}
 
 
 def test_a_busy_child_of_this_process_counts_as_well() -> None:
-    """Such as a loader of data: threads that are timed lose their processor to it like to any other program."""
+    """A loader of data is one: threads that are timed lose their processor to it like to any other program."""
     with subprocess.Popen(
         [sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
     ) as busy:
