@@ -57,12 +57,12 @@ class Elements(nn.Module):
     def __init__(self, slowdown: float) -> None:
         super().__init__()
         self.slowdown = slowdown
-        self.mask = nn.Parameter(torch.ones(1, 16, 2, 2))
+        self.mask = nn.Parameter(torch.ones(1, 16, 1, 1, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Takes images, gives as many."""
         start = time.perf_counter_ns()
-        y = x + torch.conv2d(x[:1, :, :2, :2], self.mask)
+        y = x + torch.conv2d(x[:1, :, :1, :1].double(), self.mask).sum()  # in float64, so that no thread is waited for
         for _ in range(4):
             y = torch.relu(y * 1.01 + 0.5)
         if self.slowdown and not x.is_contiguous():

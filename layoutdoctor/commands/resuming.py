@@ -40,6 +40,7 @@ class Folder:
     file of the user, the environment, the processors or the machine has changed, all configurations are tried again.
 
     Attributes:
+        locked: Context at whose end other runs may use the folder; the end of the process ends it as well.
         changes: Names of the things that have changed since the folder was written.
         recordings: The recordings in the folder that are still valid.
         is_done: Whether the recordings are those of a finished run.
@@ -50,11 +51,18 @@ class Folder:
         Opens the folder.
 
         Raises:
-            UsageError: The folder cannot be used, or belongs to a run with another command line.
+            UsageError: The folder cannot be used, is used by another run, or belongs to one with another command line.
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
         cannot = f"cannot resume from {str(path)!r}:"
+        self.locked = contextlib.ExitStack()
+        try:
+            self.locked.enter_context(_lock(self._path))
+        except BlockingIOError:
+            raise UsageError(
+                f"{cannot} another run uses it now; wait until that run has ended, or give another folder"
+            ) from None
         try:
             with opened(file) as stream:
                 is_same = stream.read(2 * len(key)).strip() == key.encode()
@@ -95,6 +103,28 @@ class Folder:
             seen = _Seen(surroundings=_surroundings(), files=hashes)
             write_file(self._path / _SEEN, msgspec.json.encode(seen, order="sorted").decode())
         save_recordings(recordings, self._path)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """
+    A block in which no other run can lock the folder. On Windows, and on file systems without locks, any run can.
+
+    Raises:
+        BlockingIOError: Another run has locked it.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if isinstance(error, BlockingIOError):
+                    raise
+        yield
 
 
 class _Seen(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
@@ -72,7 +73,15 @@ class Running:
         return () if self._watch is None else self._watch.latest
 
     def diagnose(self, *, quiet: bool) -> Diagnosis:
-        """Makes the diagnosis, findings included. Logs a line for each configuration as soon as it is ready."""
+        """
+        Makes the diagnosis, findings included, once. Logs a line for each configuration as soon as it is ready.
+
+        Other runs may use the folder afterwards.
+        """
+        with contextlib.nullcontext() if self._folder is None else self._folder.locked:
+            return self._diagnose(quiet=quiet)
+
+    def _diagnose(self, *, quiet: bool) -> Diagnosis:
         request, folder = self._request, self._folder
         lost = () if folder is None else folder.lost()
         if folder is not None and folder.changes:

@@ -44,7 +44,7 @@ class Rounds(Record, frozen=True, kw_only=True):
     The times of one trial as they were taken.
 
     Attributes:
-        round_seconds: Time of the fastest call of each round, in order, in the process that compiled the configuration.
+        round_seconds: Median time of the calls of each round, in order, in the process that compiled the configuration.
         compile_seconds: Wall time of the first call, including the compile; None for eager.
         peak_memory_bytes: Peak bytes of live tensors in an iteration, minus the bytes at its start (device memory on a
             GPU).

@@ -269,16 +269,19 @@ class _Program:
         script = self._script.name
         if self._was_found:
             return SubjectError(
-                f"cannot diagnose {path}: {script} {how} without calling it; a call of its .forward() is none"
+                f"cannot diagnose {path}: {script} {how} without calling it; calling its .forward() directly is not "
+                "seen: call the module"
             )
         near = difflib.get_close_matches(path, [name for name, _ in self._names.values()], n=3)
         if near:
             return UsageError(f"cannot find {path} in {script}: did you mean {' or '.join(near)}?")
         listed = ", ".join(one.name for one in self._listed(1.0)[:4])
         called = (
-            f"of the modules with convolutions it called {listed}" if listed else "it called none with convolutions"
+            f"of the modules with convolutions it called {listed}"
+            if listed
+            else "it called no module with convolutions in its own process; other processes are not watched"
         )
-        hint = "" if arguments else "; what follows -- are arguments for it"
+        hint = "" if arguments else "; put arguments for the script after --"
         return UsageError(f"cannot find {path} in {script}, which {how}: {called}{hint}")
 
 

@@ -156,7 +156,7 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] =
     if not recorder.recorded.call:
         count = recorder.recorded.call_count
         times = f"called {count_of(count, 'time')}" if count else "not called"
-        why = f"it was {times}; a call of its .forward() is none: expected module(...)"
+        why = f"it was {times}; calling its .forward() directly is not seen: expected module(...)"
         raise next(iter(recorder.problems), SubjectError(f"cannot record the inputs of {recorder.name}: {why}"))
 
 

@@ -2,7 +2,7 @@
 Schedules the configurations: they compile side by side, and then are timed in turns.
 
 First come rounds of all configurations, then further rounds and starts of those that may be the fastest. A turn has a
-few calls, and the fastest call counts. The order changes from round to round, so that a regular disturbance of the
+few calls, and their median counts. The order changes from round to round, so that a regular disturbance of the
 machine does not always meet the same configuration.
 """
 

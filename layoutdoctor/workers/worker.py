@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -73,10 +74,15 @@ class Start:
             self.call_seconds = self.process.answer(Ready).call_seconds
 
     def turn(self, calls: int) -> Seconds:
-        """Times some calls and returns the shortest time; raises ``LostError``."""
+        """
+        Times some calls and returns the median time; of an even number, the lower of the two middle times.
+
+        Raises:
+            LostError: The process has ended, or does not answer.
+        """
         turned = self.process.ask(Turn(calls=calls), Turned)
         self.cpu_seconds += turned.cpu_seconds
-        return min(turned.seconds)
+        return statistics.median_low(turned.seconds)
 
 
 class Worker:

@@ -243,7 +243,7 @@ NEAR_THE_BEST = 1.12
 """Configurations within this factor of the best are timed in more rounds."""
 MAY_BE_RECOMMENDED = 1.05
 """Configurations whose ratio over the rounds is within this factor of the best are timed in further starts."""
-FAR_BEHIND = 1.5
+FAR_BEHIND = 2.5
 """If none is faster than the default, a configuration this many times slower is not timed in further starts."""
 MOST_CONTENDERS = 6
 FEWEST_STARTS = 3

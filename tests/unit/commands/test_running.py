@@ -100,7 +100,7 @@ def test_a_failure_in_a_run_that_was_interrupted_is_not_tried_again(engine: Fake
 
 def test_if_all_failed_nothing_runs(engine: FakeEngine, tmp_path: Path) -> None:
     request = msgspec.structs.replace(REQUEST, configurations=(a_configuration("inductor-layout-opt-on"),))
-    Folder(tmp_path, request)
+    Folder(tmp_path, request).locked.close()
     save_recordings(MEASURED[2:], tmp_path)
 
     assert run(tmp_path, request) == ["inductor-layout-opt-on"]
@@ -114,8 +114,9 @@ def test_a_folder_is_of_one_target_and_its_options_but_for_limits(
     changes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("folder")
-    Folder(folder, REQUEST)
-    Folder(folder, msgspec.structs.replace(REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another"))
+    Folder(folder, REQUEST).locked.close()
+    limits = msgspec.structs.replace(REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another")
+    Folder(folder, limits).locked.close()
 
     with pytest.raises(UsageError, match="it is of another target, or of other options; give the same"):
         Folder(folder, msgspec.structs.replace(REQUEST, **changes))
@@ -186,6 +187,15 @@ def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path
     with pytest.raises(UsageError, match="it holds other files; give a folder that --resume wrote, or an empty"):
         Folder(tmp_path, REQUEST)
     assert [one.name for one in tmp_path.iterdir()] == ["eager.recording"]
+
+
+def test_a_folder_that_another_run_uses_is_refused_until_that_run_ends(tmp_path: Path) -> None:
+    first = Folder(tmp_path, REQUEST)
+    with pytest.raises(UsageError, match=r"cannot resume from '.*': another run uses it now; wait until that run has"):
+        Folder(tmp_path, REQUEST)
+
+    first.locked.close()
+    Folder(tmp_path, REQUEST)
 
 
 def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,8 +149,8 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
         "pipe.vae.encoder",
         "pipe(z)",
         SubjectError,
-        "cannot diagnose pipe.vae.encoder: generate.py came to its end without calling it; a call of its .forward() "
-        "is none",
+        "cannot diagnose pipe.vae.encoder: generate.py came to its end without calling it; calling its .forward() "
+        "directly is not seen: call the module",
     ),
     "another name": (
         "pipe.vea.decoder",
@@ -163,7 +163,13 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
         "pipe(z)",
         UsageError,
         "cannot find unet in generate.py, which came to its end: of the modules with convolutions it called "
-        "pipe.vae.decoder; what follows -- are arguments for it",
+        "pipe.vae.decoder; put arguments for the script after --",
+    ),
+    "nothing called": (
+        "unet",
+        "pass",
+        UsageError,
+        "it called no module with convolutions in its own process; other processes are not watched; put arguments",
     ),
     "an exception": (
         "pipe.vae.decoder",

@@ -23,15 +23,24 @@ from layoutdoctor.workers.messages import (
     Proposal,
     Request,
     Turn,
+    Turned,
     WarmUp,
 )
 from layoutdoctor.workers.turns import take_profiles
-from layoutdoctor.workers.worker import Worker
+from layoutdoctor.workers.worker import Start, Worker
 
 if TYPE_CHECKING:
     from layoutdoctor.workers.launcher import LostError
 
 HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head
+
+
+def test_the_time_of_a_turn_is_a_median_that_was_measured_itself() -> None:
+    process = SimpleNamespace(ask=lambda order, answer: Turned(seconds=(9.0, 1.0, 3.0, 2.0), cpu_seconds=0.5))
+    start = Start(process)  # type: ignore[arg-type]
+
+    assert start.turn(4) == 2.0
+    assert start.cpu_seconds == 0.5
 
 
 class Forking(ScriptedProcess):
