@@ -7,6 +7,9 @@ of cuDNN, whose rule is the one that torch has for oneDNN. Counted by hand: conv
 outputs of convolutions that are channels-last by their strides, and buffers that only load a tensor and store it in
 another order of strides. A loop whose value only such a buffer reads is stored in the new order at once: not counted.
 
+The scheduler, which comes later, may fuse a copy into a kernel that computes as well, which the atlas does not count:
+in ddpm_unet 10 of 11, into the reductions of the group norms that read the same tensors.
+
     python benchmarks/atlas_check.py resnet18 alexnet --rows docs/atlas.json
 """
 

@@ -55,6 +55,7 @@ def assert_no_redundant_conversions(request: pytest.FixtureRequest) -> Callable[
     def check(model: Any, example_input: Any = None, **changes: Any) -> Diagnosis:
         __tracebackhide__ = True
         options = _options(request, changes)
+        testing.check_share(options.get("max_share", 0.0))
         if not isinstance(model, Diagnosis):
             model, example_input = _diagnose(request, model, example_input, options), None
             options |= {"mode": "inference", "configurations": tuple(trial.configuration for trial in model.trials)}

@@ -92,11 +92,7 @@ def assert_no_redundant_conversions(
         SubjectError: The model does not run in eager mode.
     """
     __tracebackhide__ = True
-    if isinstance(max_share, bool) or not isinstance(max_share, Real) or not 0 <= float(max_share) < 1:
-        raise UsageError(
-            f"cannot allow a share of {max_share!r}: expected a part of the kernel time of at least 0 and below 1, "
-            "such as 0.02"
-        )
+    check_share(max_share)
     file, modules = _split_accepted(accepted)
     diagnosis, names = _diagnosis_of(model, example_input, mode, configurations)
     if file is not None:
@@ -108,6 +104,15 @@ def assert_no_redundant_conversions(
         raise AssertionError(_describe(diagnosis, failing, max_share))
     _check_evidence(diagnosis, names, allow_gaps=allow_gaps)
     return diagnosis
+
+
+def check_share(max_share: object) -> None:
+    """Raises ``UsageError`` if this is not a share of the kernel time that round trips may take."""
+    if isinstance(max_share, bool) or not isinstance(max_share, Real) or not 0 <= float(max_share) < 1:
+        raise UsageError(
+            f"cannot allow a share of {max_share!r}: expected a part of the kernel time of at least 0 and below 1, "
+            "such as 0.02"
+        )
 
 
 def diagnose_quickly(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import os
 import re
 import statistics
 import time
@@ -384,6 +386,8 @@ def in_words(error: BaseException) -> str:
     mend = "a compile that was ended has left this file in Inductor's cache: delete it" if half_written else None
     if by_compiler is not None and "cuda" in by_compiler:
         mend = "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
+    if any(os.strerror(errno.ENOSPC) in line for line in lines):
+        mend = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to a folder with room"
     return joined((words, explanation or by_compiler, mend))
 
 

@@ -89,6 +89,17 @@ def test_the_marker_sets_what_is_checked_and_the_call_has_the_last_word(
     run(project, a_test(marker=marker, options=options)).assert_outcomes(**{outcome: 1})
 
 
+def test_a_wrong_share_is_refused_before_a_model_is_diagnosed(project: pytest.Pytester) -> None:
+    text = """\
+import layoutdoctor.testing
+
+def test_it(assert_no_redundant_conversions, monkeypatch):
+    monkeypatch.setattr(layoutdoctor.testing, "diagnose_quickly", None)
+    assert_no_redundant_conversions(lambda x: x, 1.0, max_share=1.5)
+"""
+    run(project, text).stdout.fnmatch_lines(["E*UsageError: cannot allow a share of 1.5: expected a part of*"])
+
+
 def test_a_markers_setting_holds_for_a_module_and_the_nearest_one_wins(project: pytest.Pytester) -> None:
     source = (
         f"{HEAD}pytestmark = pytest.mark.layouts(max_share=0.5)\n\n"

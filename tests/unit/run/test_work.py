@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
@@ -46,6 +47,15 @@ def test_why_a_configuration_failed_is_said_in_one_line() -> None:
     assert in_words(of_the_compiler) == (
         "RuntimeError: CppCompileError: C++ compile error; fatal error: cuda.h: No; "
         "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
+    )
+
+    of_a_full_disk = RuntimeError("CppCompileError: C++ compile error\n\na.h:8: error: No space left on device")
+    assert in_words(of_a_full_disk) == (
+        "RuntimeError: CppCompileError: C++ compile error; error: No space left on device; "
+        "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to a folder with room"
+    )
+    assert in_words(OSError(errno.ENOSPC, "No space left on device")).endswith(
+        "; set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to a folder with room"
     )
 
 
