@@ -117,9 +117,9 @@ def _lock(folder: Path) -> Iterator[None]:
         with contextlib.suppress(ImportError):
             import fcntl
 
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
             try:
+                descriptor = os.open(folder, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if isinstance(error, BlockingIOError):
