@@ -56,13 +56,6 @@ class Folder:
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
         cannot = f"cannot resume from {str(path)!r}:"
-        self.locked = contextlib.ExitStack()
-        try:
-            self.locked.enter_context(_lock(self._path))
-        except BlockingIOError:
-            raise UsageError(
-                f"{cannot} another run uses it now; wait until that run has ended, or give another folder"
-            ) from None
         try:
             with opened(file) as stream:
                 is_same = stream.read(2 * len(key)).strip() == key.encode()
@@ -80,6 +73,12 @@ class Folder:
                     f"{cannot} it is of another target, or of other options; give the same command line, "
                     "or another folder"
                 )
+        try:
+            self.locked = _locked(self._path)
+        except BlockingIOError:
+            raise UsageError(
+                f"{cannot} another run uses it now; wait until that run has ended, or give another folder"
+            ) from None
         self._has_noted = False
         self.changes = tuple(_changes(self._path / _SEEN))
         files = [] if self.changes else sorted(self._path.glob(f"*{RECORDING_SUFFIX}"))
@@ -105,26 +104,27 @@ class Folder:
         save_recordings(recordings, self._path)
 
 
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> contextlib.ExitStack:
     """
-    A block in which no other run can lock the folder. On Windows, and on file systems without locks, any run can.
+    Locks a folder against other runs until the returned context ends. On Windows, and on file systems without locks,
+    nothing is locked.
 
     Raises:
         BlockingIOError: Another run has locked it.
     """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):
-            import fcntl
+    lock = contextlib.ExitStack()
+    with contextlib.suppress(ImportError):
+        import fcntl
 
-            try:
-                descriptor = os.open(folder, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if isinstance(error, BlockingIOError):
-                    raise
-        yield
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+            lock.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                lock.close()
+                raise
+    return lock
 
 
 class _Seen(msgspec.Struct):

@@ -34,7 +34,7 @@ class Back(nn.Module):
         return x
 
 small, large = Back(1), Back(8)
-images = torch.randn(2, 4, 24, 24)
+images = torch.randn(2, 4, 96, 96)  # so large that on a loaded machine the larger model is the busiest, too
 """
 TRAIN = """\
 optimizer = torch.optim.SGD(large.parameters(), lr=0.1)
@@ -86,8 +86,7 @@ def test_a_script_ends_after_its_steps(
     found = re.match(r"(\d+) of (\d+) steps were recorded", diagnosis.subject.notes[0])
     assert found is not None
     assert int(found[1]) == asked.steps
-    # Two warm up; a step that began with a call of another module is left out: on a loaded machine those are several.
-    assert int(found[2]) <= asked.steps + 12
+    assert int(found[2]) <= asked.steps + 6  # two warm up; a step that began with a call of another module is left out
     # Forward conversions alone are counted: those of the backward are not asked for by a line of the model.
     assert conversions_by_user(diagnosis) == conversions
     assert "last" not in capfd.readouterr().err
