@@ -24,6 +24,7 @@ from tabulate import tabulate
 from torch import nn
 
 import layoutdoctor
+from layoutdoctor.workers.processes import cores_in_use
 from layoutdoctor.workers.settling import keep_memory, short_waits
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    waits = short_waits(os.environ)
+    waits = short_waits(os.environ, cores_in_use)
     if waits:  # read when torch is loaded: begin again with threads that wait as in a diagnosis
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waits})
     main()

@@ -223,7 +223,7 @@ def a_recommendation(configuration: str | None = "inductor", **changes: Any) -> 
     fields: dict[str, Any] = {
         "configuration": configuration,
         "speedup": None,
-        "how": "model = torch.compile(model)",
+        "how": "model = torch.compile(model)\ny = model(x)",
         "verified": False,
     }
     return Recommendation(**{**fields, **changes})

@@ -25,6 +25,7 @@ _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).pare
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+_GETATTR = re.compile(r"getattr\((.*), ['\"]([^'\"]+)['\"]\)(.*)$")
 
 
 def size_of(value: Any) -> Size:
@@ -73,6 +74,8 @@ def source_location(file: str, line: int) -> SourceLocation:
 
 def clean_module_path(path: str) -> str | None:
     """Removes dynamo's access expressions from a module path: ``L['model']._modules['body'][0]`` becomes ``body.0``."""
+    while (access := _GETATTR.match(path)) is not None:
+        path = f"{access[1]}.{access[2]}{access[3]}"
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
     text = _SUBSCRIPT.sub(r".\1", text).replace("._modules", "").replace(".slice(None, None, None)", "")
     parts = [part for part in text.split(".") if part and part != "__dict__" and "(" not in part]

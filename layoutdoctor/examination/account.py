@@ -55,8 +55,8 @@ _OF_ANY_OPERATION = ("operation", "generated_kernel", "missing_fusion")
 
 _LEAST_SHARE_OF_A_CALL = 0.03
 
-_Key = tuple[bool, str, str]
-"""Whether a kernel runs in the backward, the kind of its place, and the place's name."""
+_Key = tuple[bool, bool, str, str]
+"""Whether a kernel runs in the backward, whether it runs for a library call, the kind of its place, and its name."""
 
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
@@ -184,13 +184,18 @@ class _Piece:
     @property
     def keys(self) -> list[_Key]:
         """The places of the kernel: module and line, or else the operation; library calls have separate places."""
+        if not self.nodes and not self.operations:
+            return [(False, False, "alone", str(id(self)))]
+        return self.places(is_call=self.call is not None)
+
+    def places(self, *, is_call: bool) -> list[_Key]:
+        """The places of the kernel as those of a library call, or as those of other kernels."""
         if not self.nodes:
-            return [(self.backward, "operation", name) for name in self.operations] or [(False, "alone", str(id(self)))]
-        kind = "" if self.call is None else "call "
+            return [(self.backward, is_call, "operation", name) for name in self.operations]
         return [
-            (self.backward, f"{kind}place", f"{node.module} {node.location}")
+            (self.backward, is_call, "place", f"{node.module} {node.location}")
             if node.location is not None or node.module is not None
-            else (self.backward, f"{kind}operation", _operation(node))
+            else (self.backward, is_call, "operation", _operation(node))
             for node in self.nodes
         ]
 
@@ -402,9 +407,12 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
     """
     alone: list[AccountRow] = []
     alike: dict[Hashable, list[_Group]] = defaultdict(list)
-    for number, group in enumerate(_with_calls_in_order(_connected(slow, fast))):
-        row = _row([group], sources)
-        if not (group[0] and group[1]) and any(map(_is_call, (*group[0], *group[1]))):
+    for number, group in enumerate(_with_fused(_with_calls_in_order(_connected(slow, fast)))):
+        row, pieces = _row([group], sources), (*group[0], *group[1])
+        generated = [piece for piece in pieces if piece.is_generated]
+        if generated and any(map(_is_call, pieces)):
+            alike[frozenset(name for piece in generated for name in piece.operations), row.backward].append(group)
+        elif not (group[0] and group[1]) and any(map(_is_call, pieces)):
             alone.append(row)
         elif row.kind == "missing_fusion":
             alike[frozenset(row.operations), row.backward].append(group)
@@ -450,6 +458,29 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     return found
 
 
+def _with_fused(groups: Sequence[_Group]) -> list[_Group]:
+    """
+    Adds kernels that one side generates to the library call that contains their operations on the other side.
+
+    Such a call has the place of the last operation fused into it, and takes longer than the same call without the
+    operations: only the call and the generated kernels together can be compared with it.
+    """
+    alone: dict[tuple[int, _Key], int] = {}
+    for number, group in enumerate(groups):
+        age = 0 if group[0] else 1
+        if not group[1 - age] and all(piece.is_generated for piece in group[age]):
+            alone |= {(age, key): number for piece in group[age] for key in piece.places(is_call=True)}
+    added = set[int]()
+    for group in groups:
+        for age in (0, 1) if group[0] and group[1] else ():
+            of_calls = [key for piece in group[1 - age] if _is_call(piece) for key in piece.keys]
+            for number in distinct(alone[age, key] for key in of_calls if (age, key) in alone):
+                if number not in added:
+                    group[age].extend(groups[number][age])
+                    added.add(number)
+    return [group for number, group in enumerate(groups) if number not in added]
+
+
 def _position(piece: _Piece) -> tuple[str, int]:
     return piece.kernel.graph or "", -1 if piece.call is None else piece.call[1]
 
@@ -482,13 +513,15 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
     first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
     named = [piece for piece in slow if _is_call(piece)]
-    generated = [piece.kernel.name for piece in first if piece.is_generated and is_dearer]
+    generated = [piece for piece in first if piece.is_generated]
+    kind = _kind(dear, cheap, layouts)
+    if kind == "missing_fusion" and generated:
+        named = generated
     # A library call is named by the slower side: the faster side may name an operation that is fused into the call.
     operations = tuple(distinct(name for piece in (named or first) for name in piece.operations))
-    kind = _kind(dear, cheap, layouts)
     return AccountRow(
         kind="data_movement" if kind in _OF_ANY_OPERATION and _MOVING.issuperset(operations) else kind,
-        source=sources.get(generated[0]) if generated and len(groups) == 1 else None,
+        source=sources.get(generated[0].kernel.name) if generated and is_dearer and len(groups) == 1 else None,
         seconds=times[0] - times[1],
         slower_seconds=times[0],
         faster_seconds=times[1],
@@ -514,6 +547,9 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
             return "implementation"  # whatever the layouts are: no library ran the convolution
         if is_another_layout:
             return "layout"
+        fused = sum(piece.seconds for piece in dear if piece.is_generated)
+        if 2 * fused > sum(piece.seconds for piece in dear) - sum(piece.seconds for piece in cheap):
+            return "missing_fusion"
         codes = [
             {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
         ]

@@ -7,6 +7,7 @@ more is clearly faster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -34,8 +35,10 @@ class Times:
         self.diagnosis = diagnosis
         self.baseline = diagnosis.compared_with or ""
         self._ratios = diagnosis.ratios
-        recommended = diagnosis.measured_trial(diagnosis.recommended_name)
-        self._recommended = None if recommended is None else recommended.name
+        free = diagnosis.without_freezing
+        named = (diagnosis.recommended_name, None if free is None else free.configuration)
+        trials = (diagnosis.measured_trial(name) for name in named)
+        self._recommended = {trial.name: -number for number, trial in enumerate(trials) if trial is not None}
 
     def _measured(self, name: str) -> str:
         trial = self.diagnosis.measured_trial(name)
@@ -93,8 +96,8 @@ class Times:
         advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
         return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
-    def _preference(self, ratio: Ratio) -> tuple[bool, float]:
-        return ratio.name == self._recommended, ratio.median
+    def _preference(self, ratio: Ratio) -> tuple[float, float]:
+        return self._recommended.get(ratio.name, -math.inf), ratio.median
 
     def clean_trials(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
         """

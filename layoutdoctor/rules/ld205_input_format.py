@@ -36,7 +36,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     yield LD205.finding(
         baseline.name,
         joined(message),
-        other_cure(times, baseline.name, _is_channels_last) or _lines(baseline, tensors, formats),
+        other_cure(times, baseline.name, _is_channels_last) or _lines(diagnosis, baseline, tensors, formats),
         severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),
@@ -63,11 +63,11 @@ def _is_channels_last(cure: Configuration) -> bool:
     return cure.input_format == "channels_last"
 
 
-def _lines(trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
+def _lines(diagnosis: Diagnosis, trial: Trial, tensors: Sequence[InputTensor], formats: Sequence[str]) -> str:
     if len({*formats, *evidence.formats_of_weights(trial)}) > 1:
         return f"convert each input, and once each parameter, {wording.BY_RANK}"
-    names = distinct(tensor.name or "x" for tensor in tensors)
-    return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in ("model", *names))
+    names = [*(["model"] if diagnosis.subject.parameter_formats else []), *(tensor.name or "x" for tensor in tensors)]
+    return "; ".join(f"{name} = {name}.to(memory_format=torch.{formats[0]})" for name in distinct(names))
 
 
 LD205 = Rule("LD205", "input-format-mismatch", input_formats)

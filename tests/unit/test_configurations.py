@@ -101,6 +101,7 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
         'package = torch._inductor.aoti_compile_and_package(program, package_path="model.pt2", inductor_configs='
         '{**torch._inductor.list_mode_options("max-autotune"), "layout_optimization": False})',
         "model = torch._inductor.aoti_load_package(package)  # it does not check the memory format of its inputs",
+        "y = model(x, 3, mask=mask)",
     ]
     with pytest.raises(UsageError, match="cannot compile a package with dynamic=True"):
         by_aot_inductor([compiled_with(asked[1], {"dynamic": True})], {"dynamic": True})

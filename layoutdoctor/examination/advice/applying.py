@@ -37,7 +37,7 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
         parameter_ranks: Numbers of dimensions of the model's parameters and buffers; only 4 and 5 matter.
 
     Returns:
-        Lines without a newline at the end; a comment if there is nothing to do.
+        Lines without a newline at the end; the last one calls the model.
     """
     lines = _model_lines(configuration.model_format, sorted(parameter_ranks & CHANNELS_LAST_BY_RANK.keys()))
     lines += [line for cure in configuration.cures for line in cure.how.splitlines()]
@@ -47,11 +47,17 @@ def how_to_apply(configuration: Configuration, parameter_ranks: frozenset[int], 
     if configuration.ahead_of_time:
         lines += _package_lines(configuration, call)
     elif configuration.freezes:
-        lines += [
-            "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
-            f"    y = {call.text}",
-        ]
-    return "\n".join(lines) or "# nothing to change: call the model as it is, without torch.compile"
+        lines.append("with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles")
+        return "\n".join([*lines, f"    {_call_line(call)}"])
+    elif not lines:
+        lines = ["# nothing to change: call the model as it is, without torch.compile"]
+    return "\n".join([*lines, _call_line(call)])
+
+
+def _call_line(call: ModelCall) -> str:
+    """The statement that calls the model; its result is ``y`` unless an argument has this name."""
+    names = {node.id for node in ast.walk(ast.parse(call.text)) if isinstance(node, ast.Name)}
+    return f"{'result' if 'y' in names else 'y'} = {call.text}"
 
 
 def effective_options(configuration: Configuration) -> dict[str, OptionValue]:

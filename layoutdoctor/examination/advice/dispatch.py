@@ -57,8 +57,7 @@ _BY_SHAPE = """\
     return call
 
 
-model = by_shape(model)
-y = model(x)"""
+model = by_shape(model)"""
 
 
 def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, *, has_formats: bool) -> str:

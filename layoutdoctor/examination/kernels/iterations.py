@@ -18,7 +18,7 @@ from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.operations import HostOperation
-    from layoutdoctor.recording.onednn import OnednnLog
+    from layoutdoctor.recording.onednn import OnednnLog, Primitive
     from layoutdoctor.recording.recording import Iteration, RecordedTrace
     from layoutdoctor.units import Seconds
 
@@ -35,9 +35,10 @@ class Shares:
     The times of operations in several iterations, as shares of a call.
 
     An operation's time is divided by the time of its own iteration, because the machine's speed changes between
-    iterations. On a CPU, the time of an iteration is that of the profiled call, minus the time that the profiler adds.
-    Each operation gets the median of its shares. If the iterations were not timed, each operation gets the shortest of
-    its times, because another program seldom disturbs the same operation in all iterations.
+    iterations. On a CPU, both are without the time that the profiler adds: an operation contains what it takes to
+    record the operations and primitives within it. Each operation gets the median of its shares. If the iterations were
+    not timed, each operation gets the shortest of its times, because another program seldom disturbs the same operation
+    in all iterations.
 
     Attributes:
         between_seconds: Time of a call in which no kernel runs; None if the iterations were not timed.
@@ -54,10 +55,15 @@ class Shares:
         self._factors = [1.0] * len(iterations)
         self._typical: Callable[[Iterable[float]], float] = min
         self.between_seconds: Seconds | None = None
-        added = _profiler_seconds(iterations)
+        count = len(self._trees[0]) + len(_logged(iterations[0]))
+        added = _profiler_seconds(iterations, count)
         whole = [_call_seconds(one, added) for one in iterations]
         if call_seconds is None or None in whole:
             return
+        for one, tree in zip(iterations, self._trees, strict=True):
+            if one.log is not None:
+                place_primitives(tree, one.log, base_seconds(one.events))
+            _subtract(added / max(1, count), tree)
         working = [_working_seconds(one, tree) for one, tree in zip(iterations, self._trees, strict=True)]
         longest = [max(of or 0.0, work) for of, work in zip(whole, working, strict=True)]
         self._factors = [call_seconds / of for of in longest]
@@ -93,9 +99,8 @@ class Shares:
         Medians of parts do not sum to the median of the whole. So all times are scaled: the working time and the time
         between kernels then sum to the time of a call.
         """
-        ordered = _by_thread(tree)
-        others = [_operations(_by_thread(other)) for other in self._trees[1:]]
-        for entry, seconds in zip(ordered, self._times([_operations(ordered), *others]), strict=True):
+        times = self._times([_operations(_by_thread(one)) for one in self._trees])
+        for entry, seconds in zip(_by_thread(tree), times, strict=True):
             entry.seconds = seconds
         working = working_seconds(tree)
         if self.between_seconds is None or self._call_seconds is None or not working:
@@ -123,16 +128,32 @@ def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | 
     return iteration.profiled_seconds - profiler_seconds
 
 
-def _profiler_seconds(iterations: Sequence[Iteration]) -> Seconds:
-    """The time that the profiler adds to an iteration, limited to what the number of events can explain."""
-    added = [
+def _profiler_seconds(iterations: Sequence[Iteration], event_count: int) -> Seconds:
+    """
+    The time that the profiler adds to an iteration, limited to what the number of events can explain.
+
+    It is the lower quartile of several iterations: whatever disturbs an iteration adds more.
+    """
+    added = sorted(
         one.profiled_seconds - one.call_seconds
         for one in iterations
         if one.profiled_seconds is not None and one.call_seconds is not None
-    ]
-    first = iterations[0]
-    count = len(first.events.operations) + (0 if first.log is None else len(first.log.primitives))
-    return min(max(0.0, statistics.median(added)), count * _MOST_OF_AN_EVENT_SECONDS) if added else 0.0
+    )
+    return min(max(0.0, added[len(added) // 4]), event_count * _MOST_OF_AN_EVENT_SECONDS) if added else 0.0
+
+
+def _logged(iteration: Iteration) -> Sequence[Primitive]:
+    return [] if iteration.log is None else iteration.log.primitives
+
+
+def _subtract(seconds_per_event: Seconds, tree: Sequence[HostOperation]) -> None:
+    """Subtracts from each operation the time that it takes to record the operations and primitives within it."""
+    counts: dict[int, int] = {}
+    for entry in reversed(tree):  # children before their parents
+        count = len(entry.primitives) + sum(1 + counts[id(child)] for child in entry.children)
+        counts[id(entry)] = count
+        least = sum(child.seconds for child in entry.children) + sum(one.seconds for one in entry.primitives)
+        entry.seconds = max(min(least, entry.seconds), entry.seconds - count * seconds_per_event)
 
 
 def _working_seconds(iteration: Iteration, tree: Sequence[HostOperation]) -> Seconds:
@@ -144,8 +165,6 @@ def _working_seconds(iteration: Iteration, tree: Sequence[HostOperation]) -> Sec
             total += max(0, start + duration - max(start, end))
             end = max(end, start + duration)
         return total / NANOSECONDS_PER_SECOND
-    if iteration.log is not None:
-        place_primitives(tree, iteration.log, base_seconds(iteration.events))
     return working_seconds(tree)
 
 

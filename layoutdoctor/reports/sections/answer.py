@@ -109,6 +109,8 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
         return FOUND
     if irrelevance(diagnosis) is not None:
         return IRRELEVANT
+    if is_faster:
+        return TOO_LITTLE
     if ratio is None or ratio.verdict != INCONCLUSIVE:
         return NOTHING_FASTER
     if ratio.high > WIDEST * ratio.low:
@@ -132,13 +134,15 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
     """
     Returns the ratio that the claim names: the recommended configuration's, else the largest one with right outputs.
 
-    If it is undecided which of two configurations to recommend, the claim names the one that demands less. A
-    configuration that ran in one process only is not named if others ran in several processes.
+    If it is undecided which of two configurations to recommend, the claim names the one that demands less, unless that
+    one is as fast as the baseline. A configuration that ran in one process only is not named if others ran in several
+    processes.
     """
     if diagnosis.speedup is not None:
         return diagnosis.speedup
     if diagnosis.comparison is not None and (names := undecided(diagnosis.trials, diagnosis.comparison)):
-        return diagnosis.ratios[names[0]]
+        least_demanding, fastest = (diagnosis.ratios[name] for name in names)
+        return least_demanding if least_demanding.median > 1 + EQUALITY else fastest
     eligible = eligible_names(diagnosis.trials)
     right = [ratio for name, ratio in diagnosis.ratios.items() if name in eligible]
     started = [one for one in right if one.start_ratios]
@@ -158,6 +162,10 @@ def _claim_faster(diagnosis: Diagnosis) -> str:
     gain = gain_words(ratio, _default(diagnosis))
     keep = "" if ratio.verdict == FASTER else f"; keep {_default(diagnosis)}"
     return f"{gain[0].upper()}{gain[1:]}: {shown_name(ratio.name)}{keep}"
+
+
+def _claim_too_little(diagnosis: Diagnosis) -> str:
+    return f"Only {_claim_faster(diagnosis)}; keep {_default(diagnosis)}"
 
 
 def _claim_busy(_: Diagnosis) -> str:
@@ -221,6 +229,7 @@ def _claim_static(diagnosis: Diagnosis) -> str:
 FOUND = Situation(_claim_faster, why="Why")
 UNCERTAIN = Situation(_claim_faster, "something looks faster, not certain", why="Why")
 BUSY = Situation(_claim_busy, "nothing can be said: the machine was busy")
+TOO_LITTLE = Situation(_claim_too_little, "too little is gained by changing it")
 NOTHING_FASTER = Situation(_claim_nothing_faster, "nothing is faster")
 DIFFERENT = Situation(_claim_different, "outputs of the default differ")
 IRRELEVANT = Situation(_claim_irrelevant, "layouts do not matter")
@@ -234,11 +243,10 @@ def _lines_to_paste(diagnosis: Diagnosis, situation: Situation) -> tuple[str, ..
     if advice is None or not advice.how:
         return ()
     lines = [clean_line(line) for line in advice.how.splitlines()]
-    if not any("model(" in line for line in lines):
-        trial = diagnosis.find_trial(advice.configuration)
-        beats_compiled = situation is FOUND and diagnosis.baseline_name == BASELINE
-        adds_nothing = beats_compiled and trial is not None and trial.configuration.backend == "eager"
-        lines.append(f"y = model(x){'  # torch.compile adds nothing here' if adds_nothing else ''}")
+    trial = diagnosis.find_trial(advice.configuration)
+    is_eager = trial is not None and trial.configuration.backend == "eager"
+    if is_eager and situation is FOUND and diagnosis.baseline_name == BASELINE:
+        lines[-1] += "  # torch.compile adds nothing here"
     return tuple(lines)
 
 

@@ -167,8 +167,9 @@ def _device(diagnosis: Diagnosis) -> str:
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Returns facts about the subject and about trials for which the answer and the tables have no room."""
-    facts = _with_names(diagnosis, ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial)))
-    return (*map(clean, diagnosis.subject.notes), *facts)
+    notes = distinct(map(clean, diagnosis.subject.notes))
+    facts = ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial) if fact not in notes)
+    return (*notes, *_with_names(diagnosis, facts))
 
 
 def _with_names(diagnosis: Diagnosis, facts: Iterable[tuple[str, Trial]]) -> Iterator[str]:
@@ -258,7 +259,8 @@ def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ..
         return (f"nothing, because the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):
         return ("nothing, because no configuration ran to its timing",)
-    return ("all configurations in turns, round by round", "intervals cover the true ratio with 95 % confidence")
+    kept = ", in processes that keep freed memory" if diagnosis.subject.device == "cpu" else ""
+    return (f"all configurations in turns, round by round{kept}", "intervals cover the true ratio with 95 % confidence")
 
 
 def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[FindingEntry]) -> tuple[str, ...]:

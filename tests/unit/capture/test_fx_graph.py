@@ -116,6 +116,8 @@ def test_a_module_path_has_none_of_dynamos_expressions() -> None:
         "L['model']._modules['body']._modules['0'].conv": "body.0.conv",
         "G['model'].stem": "stem",
         "L__self__.stem": "stem",
+        "getattr(L['self'].base[0], '0')": "base.0.0",
+        "getattr(getattr(L['self'].layers, '1'), 'proj').conv": "layers.1.proj.conv",
         "body.0": "body.0",
         "L['self']": None,
         "": None,

@@ -190,9 +190,13 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "lines"),
     [
-        ("eager", {4}, ["# nothing to change: call the model as it is, without torch.compile"]),
-        ("inductor", {4}, ["model = torch.compile(model)"]),
-        ("inductor-layout-opt-off", {4}, ['model = torch.compile(model, options={"layout_optimization": False})']),
+        ("eager", {4}, ["# nothing to change: call the model as it is, without torch.compile", "y = model(x)"]),
+        ("inductor", {4}, ["model = torch.compile(model)", "y = model(x)"]),
+        (
+            "inductor-layout-opt-off",
+            {4},
+            ['model = torch.compile(model, options={"layout_optimization": False})', "y = model(x)"],
+        ),
         (
             "inductor-channels-last",
             {1, 4},
@@ -200,6 +204,7 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
                 "model = model.to(memory_format=torch.channels_last)",
                 "model = torch.compile(model)",
                 "x = x.to(memory_format=torch.channels_last)",
+                "y = model(x)",
             ],
         ),
         (
@@ -208,6 +213,7 @@ def test_the_default_is_wrong_if_eager_mode_is_right() -> None:
             [
                 "model = model.to(memory_format=torch.channels_last_3d)",
                 "x = x.to(memory_format=torch.channels_last_3d)",
+                "y = model(x)",
             ],
         ),
         (

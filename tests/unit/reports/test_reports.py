@@ -83,7 +83,7 @@ ALL_DIFFER = a_diagnosis(
 )
 DEFAULT_DIFFERS = two(
     default=a_trial(equivalence=DIFFERENT),
-    recommendation=a_recommendation("eager", speedup=a_speedup(1.2), how="model(x)", verified=True),
+    recommendation=a_recommendation("eager", speedup=a_speedup(1.2), how="y = model(x)", verified=True),
 )
 CASES = {
     "irrelevant, a note": with_finding(SMALL_SHARE, "note"),
@@ -193,6 +193,19 @@ def test_if_the_advice_is_open_the_claim_is_of_what_demands_less() -> None:
     assert claim_of(both, less).startswith(
         "Looks 1.06x faster than torch.compile's default (0.98 to 1.14), not certain"
     )
+
+
+def test_a_certain_gain_that_is_too_little_for_the_advice_is_the_claim() -> None:
+    frozen = msgspec.structs.replace(a_ratio("inductor-freezing", 1.032, 0.009), start_ratios=(1.03, 1.034))
+    nearly = msgspec.structs.replace(a_ratio(BEST, 1.004, 0.01), start_ratios=(1.0, 1.008))
+    claim = (
+        "Only 1.03x faster than torch.compile's default (1.02 to 1.04): compiled + frozen; keep torch.compile's default"
+    )
+
+    for ratios in ((frozen, nearly), (frozen,)):
+        trials = (a_trial(kernels=kernels(a_conversion(seconds=5e-3))), *(a_trial(one.name) for one in ratios))
+        kept = {"comparison": a_comparison(*ratios), "recommendation": a_recommendation(how=None)}
+        assert build_answer(a_diagnosis(*trials, **kept)).claim == claim
 
 
 def test_findings_with_one_cure_are_one_entry_with_all_places_and_the_cost_together() -> None:

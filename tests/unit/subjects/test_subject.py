@@ -136,6 +136,8 @@ def test_the_lines_to_paste_call_the_model_as_it_is_called() -> None:
         "with torch.no_grad(), torch._inductor.config.patch(freezing=True):  # where it compiles",
         "    y = model(image, 0.5, x3, batch=batch, pair=pair)",
     ]
+    two = subject_from_python(lambda x, y: x + y, (IMAGE, IMAGE))
+    assert how_to_apply(choose_configurations("eager")[0], frozenset(), call_of(two)).endswith("\nresult = model(x, y)")
 
 
 def test_a_function_without_modules_has_no_counts_and_what_holds_no_data_is_refused() -> None:
