@@ -32,6 +32,7 @@ from layoutdoctor.subjects.copies import (
     symbolic_dimensions,
 )
 from layoutdoctor.subjects.recorded_inputs import RecordedInputs, as_called, convolution_module_count
+from layoutdoctor.words import listing, shape_words
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
@@ -168,14 +169,21 @@ def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
     Makes the record of a subject.
 
     Raises:
-        SubjectError: A parameter or input holds no data, or tensors are on several GPUs.
+        SubjectError: A parameter or input holds no data, no input has an element, or tensors are on several GPUs.
     """
     for part in outermost_modules(subject.model):
         check_has_data(part)
     module = owned_module(subject)
     device = device_of_model(module, subject.args, subject.kwargs, subject.name)
     parameters = list(module.parameters()) if module is not None else []
-    if any(tensor.is_meta for tensor in input_tensors(subject.args, subject.kwargs)):
+    tensors = input_tensors(subject.args, subject.kwargs)
+    if tensors and not any(tensor.numel() for tensor in tensors):
+        shapes = listing(shape_words(tensor.shape) for tensor in tensors)
+        raise SubjectError(
+            f"cannot diagnose {subject.name}: its inputs have no element ({shapes}), so nothing is computed; "
+            "give a batch of one or more"
+        )
+    if any(tensor.is_meta for tensor in tensors):
         raise SubjectError(
             f"cannot run {subject.name}: an example input is on the meta device, which holds no data; "
             "make it on cpu or cuda, or give --input"

@@ -148,6 +148,8 @@ def test_a_function_without_modules_has_no_counts_and_what_holds_no_data_is_refu
         describe_subject(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
     with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
         describe_subject(subject_from_python(nn.Conv2d(3, 4, 3, device="meta"), IMAGE), "inference")
+    with pytest.raises(SubjectError, match=r"its inputs have no element \(0x3x8x8\), so nothing is computed"):
+        describe_subject(subject_from_python(nn.Conv2d(3, 4, 3), torch.ones(0, 3, 8, 8)), "inference")
     with pytest.raises(SubjectError, match="an example input is on the meta device, which holds no data"):
         describe_subject(subject_from_python(torch.relu, IMAGE.to("meta")), "inference")
 
