@@ -29,7 +29,7 @@ from layoutdoctor.diagnosis import (
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.errors import first_line
 from layoutdoctor.examination.account import accounts_of
-from layoutdoctor.examination.advice.choice import compare_trials, recommend, shown_seconds
+from layoutdoctor.examination.advice.choice import compare_trials, is_crowded, recommend, shown_seconds
 from layoutdoctor.examination.graphs.breakers import with_breaker_costs, without_round_trips
 from layoutdoctor.examination.graphs.conversions import (
     with_copies_around,
@@ -171,7 +171,8 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     by_name = {recording.name: recording for recording in recordings}
     ordered = [by_name[name] for name in head.configurations if name in by_name]
     seen = tuple(recording.trial for recording in ordered)
-    comparison = compare_trials(seen, head.other_cores)
+    crowded = is_crowded(head.subject.device, head.environment, head.other_cores)
+    comparison = compare_trials(seen, head.other_cores, crowded=crowded)
     calls = shown_seconds(seen, comparison)
     known = {recording.name: examine(recording, calls.get(recording.name)) for recording in ordered}
     trials = tuple(_trial(trial, known, by_name, calls) for trial in seen)

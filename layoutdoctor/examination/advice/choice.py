@@ -13,10 +13,13 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from layoutdoctor.diagnosis import (
     Comparison,
     Configuration,
     Diagnosis,
+    Environment,
     Observed,
     Ratio,
     Recommendation,
@@ -37,6 +40,8 @@ RESOLUTION = 0.01
 """An interval must be this far from 1 for the verdict ``faster`` or ``slower``."""
 EQUALITY = 0.03
 """An interval within this distance of 1 is ``equal``."""
+WIDEST = 2.0
+"""An interval whose ends differ by more than this factor is ``inconclusive``, wherever it lies."""
 
 # Quantiles of Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 on.
 _STUDENT = (
@@ -198,6 +203,8 @@ def _left_out(count: int) -> int | None:
 
 def judge(low: float, high: float, resolution: float = RESOLUTION, equality: float = EQUALITY) -> Verdict:
     """The verdict of an interval of ratios; an interval and its reciprocal get opposite verdicts."""
+    if high > WIDEST * low:
+        return INCONCLUSIVE
     if low > 1 + resolution:
         return FASTER
     if 1 / high > 1 + resolution:
@@ -246,6 +253,7 @@ MAY_BE_RECOMMENDED = 1.05
 FAR_BEHIND = 2.5
 """If none is faster than the default, a configuration this many times slower is not timed in further starts."""
 MOST_CONTENDERS = 6
+_LEAST_OF_ITS_CORES = 1 / 3
 FEWEST_STARTS = 3
 LESS_EXACT = 2.0
 """A trial whose error is more than this many times eager's error is reported as less exact."""
@@ -381,9 +389,28 @@ def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, floa
     return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
 
 
-def compare_trials(trials: Sequence[Observed], other_cores: float | None = None) -> Comparison | None:
+def is_crowded(device: str | None, environment: Environment, other_cores: float | None) -> bool:
+    """
+    Whether other programs left less than a third of the cores that the threads of a call want.
+
+    A call then waits for its threads for whole time slices: of one small network, the same configuration was 5.7 times
+    faster than the default in one diagnosis and 7.3 times slower in the next.
+    """
+    cores, threads = environment.cpu_count, environment.thread_count
+    if device != "cpu" or other_cores is None or not cores or not threads:
+        return False
+    return _LEAST_OF_ITS_CORES * min(threads, cores) > cores - other_cores
+
+
+def compare_trials(
+    trials: Sequence[Observed], other_cores: float | None = None, *, crowded: bool = False
+) -> Comparison | None:
     """
     Compares all measured trials with the baseline.
+
+    Args:
+        other_cores: Average number of cores that other programs used meanwhile.
+        crowded: Whether all verdicts are to be ``inconclusive``, because the machine was crowded.
 
     Returns:
         The comparison; None if fewer than two trials have times.
@@ -395,6 +422,8 @@ def compare_trials(trials: Sequence[Observed], other_cores: float | None = None)
     if baseline is None or len(measured) < 2:
         return None
     ratios = tuple(ratios_of(baseline, measured).values())
+    if crowded:
+        ratios = tuple(msgspec.structs.replace(ratio, verdict=INCONCLUSIVE) for ratio in ratios)
     medians = _medians(baseline, ratios, eligible_names(trials))
     best = max(medians.values(), default=0.0)
     near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]

@@ -17,7 +17,9 @@ from layoutdoctor.examination.advice.applying import compile_words
 from layoutdoctor.examination.advice.choice import (
     EQUALITY,
     FEWEST_STARTS,
+    WIDEST,
     eligible_names,
+    is_crowded,
     is_far_off,
     speed_change,
     times_less_exact,
@@ -45,8 +47,6 @@ WORTH_A_LINE_CORES = 0.3
 """Cores used by other programs that are worth mentioning; fewer are not."""
 WORTH_A_LINE_CHANGE = 1.3
 """Factor of a change of the machine's speed that is worth mentioning; a smaller one is not."""
-WIDEST = 2.0
-"""Largest factor between the ends of an inconclusive interval that still supports a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
         return TOO_LITTLE
     if ratio is None or ratio.verdict != INCONCLUSIVE:
         return NOTHING_FASTER
-    if ratio.high > WIDEST * ratio.low:
+    crowded = is_crowded(diagnosis.subject.device, diagnosis.environment, comparison.other_cores)
+    if crowded or ratio.high > WIDEST * ratio.low:
         return BUSY
     return UNCERTAIN if ratio.median > 1 + EQUALITY else NOTHING_FASTER
 

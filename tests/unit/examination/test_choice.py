@@ -13,6 +13,7 @@ from builders import (
     a_measurement,
     a_ratio,
     a_trial,
+    an_environment,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from layoutdoctor.examination.advice.choice import (
     contenders,
     demands,
     eligible_names,
+    is_crowded,
     left_standing,
     recommend,
     undecided,
@@ -158,6 +160,28 @@ def test_what_demands_less_and_is_not_certain_leaves_the_advice_open_beside_what
     comparison, chosen = concluded(default, certain, both)
     assert chosen.configuration == FROZEN
     assert undecided([default, certain, both], comparison) == ()
+
+
+@pytest.mark.parametrize(
+    ("other_cores", "threads", "device", "crowded"),
+    [(1.4, 2, "cpu", True), (1.3, 2, "cpu", False), (1.4, 1, "cpu", False), (1.4, 2, "cuda", False)],
+)
+def test_a_machine_is_crowded_if_other_programs_leave_too_few_cores_for_the_threads(
+    other_cores: float, threads: int, device: str, crowded: bool
+) -> None:
+    assert is_crowded(device, an_environment(thread_count=threads, cpu_count=2), other_cores) is crowded
+    assert not is_crowded(device, an_environment(thread_count=threads, cpu_count=2), None)
+
+
+def test_on_a_crowded_machine_nothing_is_certain() -> None:
+    """Of one network, one configuration was 5.73x faster in one diagnosis, and 7.31x slower in the next."""
+    trials = [timed("inductor", 1.0, *[1.0] * 8), timed(FROZEN, 1.5, *([1.49, 1.51] * 4))]
+
+    comparison = compare_trials(trials, 1.4, crowded=True)
+
+    assert comparison is not None
+    assert [ratio.verdict for ratio in comparison.ratios] == ["inconclusive"]
+    assert recommend(trials, comparison, {}) == Recommendation(configuration="inductor")
 
 
 def test_the_contenders_are_near_the_best_and_those_that_demand_least_come_first() -> None:

@@ -38,6 +38,9 @@ Over = Callable[[Sequence[float]], tuple[float, float, float]]
         (0.7, 1.4, INCONCLUSIVE),
         (0.7, 0.98, SLOWER),
         (0.8, 0.995, INCONCLUSIVE),
+        (1.07, 30.58, INCONCLUSIVE),  # a small network beside two busy programs: 5.73x
+        (0.08, 0.17, INCONCLUSIVE),
+        (3.0, 6.0, FASTER),
     ],
 )
 def test_a_verdict_is_what_the_interval_says(low: float, high: float, verdict: str) -> None:

@@ -178,6 +178,19 @@ def test_what_is_not_certain_says_what_to_do_and_a_wide_interval_is_no_claim() -
     assert [row.cells[2] for row in build_tables(busy)[0].rows] == ["1.20x  0.50 to 1.90", "1"]
 
 
+def test_beside_programs_that_leave_no_cores_for_the_threads_nothing_is_claimed() -> None:
+    ratio = msgspec.structs.replace(a_ratio("eager", 1.2), verdict="inconclusive")
+    trials = (a_trial(kernels=kernels(a_conversion(seconds=5e-3))), a_trial("eager"))
+
+    claims = [
+        build_answer(a_diagnosis(*trials, comparison=a_comparison(ratio, other_cores=cores))).claim
+        for cores in (1.2, 1.4)
+    ]
+
+    assert claims[0].startswith("Looks 1.20x faster")
+    assert claims[1] == "Nothing can be said: the machine was busy"
+
+
 def test_the_claim_is_of_a_configuration_that_was_started_again_if_any_was() -> None:
     once = msgspec.structs.replace(a_ratio("eager", 1.66, 0.3), verdict="inconclusive", start_ratios=())
     again = msgspec.structs.replace(a_ratio(BEST, 1.1, 0.2), start_ratios=(1.0, 1.1, 1.2))
