@@ -50,7 +50,11 @@ def examine_source(source: Source) -> list[ScannedRows]:
         what = "the archive" if is_archive(source.path) else "it"
         found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
     if not found and source.is_named:
-        found.append(failed(source.name, f"there is nothing in it that is called {' or '.join(source.patterns)}"))
+        found.append(
+            failed(
+                source.name, f"there is nothing in it that is called {' or '.join((*source.patterns, *source.rarer))}"
+            )
+        )
     return found
 
 

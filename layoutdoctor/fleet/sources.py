@@ -59,6 +59,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         path: An absolute local path, or a URL.
         name: Name of the source in reports, unique in the scan.
         patterns: Patterns of the names to take in an archive.
+        rarer: Patterns of the names to take in an archive without such names.
         max_bytes: Largest number of unpacked bytes to read of a trace.
         is_named: Whether the user named this path; an archive without traces is reported only then.
         failure: Reason why the source cannot be examined; None if no reason is known.
@@ -68,6 +69,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     name: str = ""
     patterns: tuple[str, ...] = TRACE_PATTERNS
+    rarer: tuple[str, ...] = ()
     max_bytes: int = DEFAULT_MOST_BYTES
     is_named: bool = False
     failure: str | None = None
@@ -106,6 +108,7 @@ def find_sources(
             source,
             name=str(printable(source.path.removeprefix(common))),
             patterns=patterns,
+            rarer=rarer if source.is_named else (),  # among other files an archive of texts is probably no record
             max_bytes=max_bytes,
         )
         for source in found.values()
@@ -237,13 +240,17 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
             yield source.name, partial(_copied, partial(_opened, source.path), source.path, place, source)
             return
         members = _members_of_zip if source.path.lower().endswith(".zip") else _members_of_tar
-        with _opened(source.path) as stream:
-            for member, opened in members(stream):
-                name = str(printable(f"{source.name}!{member}"))
-                if _is_asked(member, source.patterns):
-                    yield name, partial(_copied, opened, member, place, source)
-                elif is_archive(member):
-                    yield name, _refuse_inner
+        for patterns in filter(None, (source.patterns, source.rarer)):
+            is_found = False
+            with _opened(source.path) as stream:
+                for member, opened in members(stream):
+                    is_asked = _is_asked(member, patterns)
+                    if is_asked or is_archive(member):
+                        is_found = True
+                        copied = partial(_copied, opened, member, place, source)
+                        yield str(printable(f"{source.name}!{member}")), copied if is_asked else _refuse_inner
+            if is_found:
+                return
 
 
 @contextlib.contextmanager

@@ -95,11 +95,28 @@ def damaged(data: bytearray, place: int) -> bytearray:
     return data
 
 
+def test_tables_and_logs_of_an_archive_that_is_named_are_taken_if_it_holds_no_trace(tmp_path: Path) -> None:
+    for name, members in (("tables", ["a.txt", "b/c.csv", "d.md"]), ("both", ["a.txt", "t.json"])):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            for member in members:
+                archive.writestr(member, "{}")
+        with tarfile.open(tmp_path / f"{name}.tar.gz", "w:gz") as packed:
+            for member in members:
+                packed.addfile(tarfile.TarInfo(member), io.BytesIO())
+
+    assert set(names_and_ranks(*tmp_path.iterdir())) == {
+        *("both.tar.gz!t.json", "both.zip!t.json"),
+        *("tables.tar.gz!a.txt", "tables.tar.gz!b/c.csv", "tables.zip!a.txt", "tables.zip!b/c.csv"),
+    }
+    assert set(names_and_ranks(tmp_path)) == {"both.tar.gz!t.json", "both.zip!t.json"}  # not named: left out
+    assert not set(names_and_ranks(tmp_path / "tables.zip", pattern="*.json"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
         ("a.tbz2", tar_of("a.json", "b.json", mode="w:bz2"), {"a.tbz2!a.json": None, "a.tbz2!b.json": None}),
-        ("a.txz", tar_of("notes.txt", mode="w:xz"), {"a.txz": "there is nothing in it that is called *.json"}),
+        ("a.txz", tar_of("notes.md", mode="w:xz"), {"a.txz": "there is nothing in it that is called *.json"}),
         ("a.tar", tar_of("a.tar.gz", "b/c.zip"), {
             "a.tar!a.tar.gz": "it cannot be read: it is an archive within an archive; unpack the outer one",
             "a.tar!b/c.zip": "it cannot be read: it is an archive within an archive; unpack the outer one",
