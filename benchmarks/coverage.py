@@ -29,13 +29,15 @@ from layoutdoctor.workers import turns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from layoutdoctor.workers.worker import Worker
+
 DRAWS = 4000
 
 
 def record(target: str, starts: int, file: Path, configurations: str) -> None:
     """Diagnoses a target, and starts every configuration so many times."""
 
-    def all_of_them(workers: Sequence[turns.Worker], baseline: turns.Worker) -> list[turns.Worker]:
+    def all_of_them(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
         return [worker for worker in workers if worker is not baseline and worker.is_ok]
 
     with (
