@@ -228,7 +228,6 @@ class TrialWork:
             if self._mode == "training":
                 step()
         graphs, recompiled = self._capture.graphs, len(self._capture.captured) - first_count
-        notes = (*self._trial.notes, *step.notes_on_run())
         equivalence, lacks = None, self._trial.lacks
         if path is not None:
             self.stage = "compare"
@@ -248,7 +247,6 @@ class TrialWork:
             graphs=graphs,
             recompile_count=self._trial.recompile_count + recompiled,
             recompile_reasons=self._capture.recompile_reasons,
-            notes=notes,
             lacks=lacks,
         )
         return Checked(trial=trial, proposals=() if self._is_compiled else self._proposals(graphs))

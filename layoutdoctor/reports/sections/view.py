@@ -167,9 +167,8 @@ def _device(diagnosis: Diagnosis) -> str:
 
 def build_remarks(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Returns facts about the subject and about trials for which the answer and the tables have no room."""
-    notes = distinct(map(clean, diagnosis.subject.notes))
-    facts = ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial) if fact not in notes)
-    return (*notes, *_with_names(diagnosis, facts))
+    facts = _with_names(diagnosis, ((fact, trial) for trial in diagnosis.own_trials for fact in _facts_of(trial)))
+    return (*map(clean, diagnosis.subject.notes), *facts)
 
 
 def _with_names(diagnosis: Diagnosis, facts: Iterable[tuple[str, Trial]]) -> Iterator[str]:

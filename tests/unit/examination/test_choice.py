@@ -174,7 +174,7 @@ def test_a_machine_is_crowded_if_other_programs_leave_too_few_cores_for_the_thre
 
 
 def test_on_a_crowded_machine_nothing_is_certain() -> None:
-    """Of one network, one configuration was 5.73x faster in one diagnosis, and 7.31x slower in the next."""
+    """One configuration of a small network was 5.73x faster in one diagnosis, and 7.31x slower in the next."""
     trials = [timed("inductor", 1.0, *[1.0] * 8), timed(FROZEN, 1.5, *([1.49, 1.51] * 4))]
 
     comparison = compare_trials(trials, 1.4, crowded=True)
