@@ -115,7 +115,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
     if sides is None:
         return None
     rows = []
-    for group in _with_calls_in_order(_connected(*sides)):
+    for group in _with_fused(_with_calls_in_order(_connected(*sides))):
         # own: the convolutions that each side's kernels run. needed: the conversions inside or required by these.
         own = [
             {(p.kernel.graph, node.name) for p in side for node in p.nodes if convolves(node.target)} for side in group

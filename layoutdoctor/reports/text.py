@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
@@ -199,14 +200,13 @@ def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, 
 def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
     ordinary = [row for row in table.rows if row.clause is None]
     names = [table.head[0], *(row.cells[0] for row in table.rows)]
-    columns: list[Sequence[str]] = [names]
-    if ordinary:
-        columns = list(zip(table.head, *(row.cells for row in ordinary), strict=True))
+    rows = [table.head if ordinary else table.head[:1], *(row.cells for row in ordinary)]
+    rows += [row.cells[:1] for row in table.rows if row.clause is not None]
+    columns = [[row[number] for row in rows if number < len(row)] for number in range(max(map(len, rows)))]
     widths = [max(map(len, column)) for column in columns]
-    widths[0] = max(map(len, names))
-    cells = [names, *columns[1:]]
+    unbroken = [_unbroken_width(column, "" if number else INDENT) for number, column in enumerate(columns)]
     while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST_COLUMN:
-        narrowed = min(range(len(widths)), key=lambda number: _price(cells[number], widths[number]))
+        narrowed = min(range(len(widths)), key=lambda number: _price(rows, widths, unbroken, number))
         widths[narrowed] -= 1
     widths[0] = max(len(line) for name in names for line in _cell_lines(name, widths[0], INDENT))
     if ordinary:
@@ -219,9 +219,26 @@ def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None,
             yield row, _wrapped((row.cells[0], row.clause), (widths[0], room))
 
 
-def _price(cells: Sequence[str], width: int) -> tuple[bool, int, int]:
-    """Sort key, least for the column to narrow by one: the one where fewest further cells wrap, then the widest."""
-    return width <= NARROWEST_COLUMN, sum(len(cell) == width for cell in cells), -width
+def _unbroken_width(column: Sequence[str], indent: str) -> int:
+    """The width that a column needs so that no word is broken."""
+    words = (cell.split() for cell in column)
+    return max(
+        (len(word) + (len(indent) if place else 0) for own in words for place, word in enumerate(own)), default=0
+    )
+
+
+def _price(
+    rows: Sequence[Sequence[str]], widths: Sequence[int], unbroken: Sequence[int], narrowed: int
+) -> tuple[bool, bool, int, int]:
+    """Sort key, least for the column to narrow by one: no word is broken, the table has fewest lines, the widest."""
+    width = widths[narrowed]
+    after = [*widths[:narrowed], width - 1, *widths[narrowed + 1 :]]
+    return (
+        width <= NARROWEST_COLUMN,
+        width <= unbroken[narrowed],
+        sum(len(_wrapped(row, after)) for row in rows),
+        -width,
+    )
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -230,5 +247,6 @@ def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [(GAP * " ").join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
+@lru_cache(maxsize=4096)
 def _cell_lines(cell: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(cell, width, subsequent_indent=indent, break_on_hyphens=False)

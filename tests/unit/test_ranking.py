@@ -73,6 +73,16 @@ def test_what_cannot_be_ranked_is_refused(saved: str, tmp_path: Path, capsys: py
         assert said in capsys.readouterr().err
 
 
+def test_a_kernel_that_converts_the_input_of_a_convolution_has_no_row_beside_it() -> None:
+    diagnosis = diagnosed("03_upsample_between_convs.inference")  # Inductor's kernel has the convolution as its origin
+    ranked = account_of_convolutions(diagnosis.trial("inductor"), diagnosis.trial("inductor-layout-opt-off"))
+
+    assert ranked is not None
+    assert sorted(row.module for row in ranked.rows) == ["dec", "enc"]
+    enc = next(row for row in ranked.rows if row.module == "enc")
+    assert "cpp_fused_convolution_0" in enc.slower_kernels
+
+
 def test_a_cast_is_no_convolution() -> None:
     diagnosis = diagnosed("seed_autocast.inference.nvidia-h200")  # three convolutions under autocast
     ranked = account_of_convolutions(diagnosis.trial("inductor"), diagnosis.trial("eager-channels-last"))

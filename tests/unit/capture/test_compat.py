@@ -200,8 +200,8 @@ def test_a_diagnosis_under_a_newer_torch_names_what_is_lost_once_and_ends(monkey
     assert (trial.status, trial.graphs) == ("ok", ())
     assert trial.equivalence is not None
     assert trial.equivalence.status == "equal"
-    lost = [note for note in trial.notes if note.startswith("not recorded: ")]
-    assert [note.split(":")[1].strip() for note in lost] == ["graph breaks", "compiled graphs"]
+    lost = [lack.reason.split(": ")[:2] for lack in trial.lacks if lack.part == "graphs"]
+    assert lost == [["not recorded", "graph breaks"], ["not recorded", "compiled graphs"]]
     assert not any("lowered no graph" in note for note in trial.notes)  # it did; nobody saw it
     assert not any(finding.severity == "error" for finding in diagnosis.findings)
 
