@@ -61,7 +61,8 @@ def with_reproduction(
 class _Verdict(msgspec.Struct, frozen=True):
     """The content of the last line that a reproducer prints."""
 
-    reproduced: bool
+    reproduced: bool | None = None
+    given_back: tuple[float, float, float] | None = None
 
 
 def run_reproducer(script: str, file: Path | None = None, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
@@ -92,10 +93,11 @@ def run_reproducer(script: str, file: Path | None = None, limit_seconds: float =
                 kill_with_all_it_started(process.pid)
                 process.communicate()
     lines = [line for line in printed.splitlines() if line.strip()]
-    verdict = None
+    verdict = _Verdict()
     with contextlib.suppress(msgspec.DecodeError, IndexError):
-        verdict = msgspec.json.decode(lines[-1], type=_Verdict).reproduced
+        verdict = msgspec.json.decode(lines[-1], type=_Verdict)
         del lines[-1]
-    if verdict is None and process.returncode != 0:
+    if verdict.reproduced is None and process.returncode != 0:
         lines += [line for line in problem.splitlines() if line.strip()]
-    return Reproduction(printed="\n".join(lines[-_MOST_LINES:]), reproduced=verdict)
+    printed = "\n".join(lines[-_MOST_LINES:])
+    return Reproduction(printed=printed, reproduced=verdict.reproduced, given_back=verdict.given_back)

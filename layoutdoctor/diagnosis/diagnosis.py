@@ -32,10 +32,13 @@ class Reproduction(Record, frozen=True, kw_only=True):
         printed: The text that the reproducer printed; if it failed, the end of its error output.
         reproduced: Whether the conversions were as recorded and the ratio was on the same side of 1; None if the
             reproducer failed.
+        given_back: Ratio of the two configurations in processes that give freed memory back to the system: median,
+            lower end and upper end of the 95 % interval. None if only processes that keep it were timed.
     """
 
     printed: str
     reproduced: bool | None
+    given_back: tuple[float, float, float] | None = None
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):

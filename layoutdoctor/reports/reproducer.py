@@ -27,13 +27,9 @@ from layoutdoctor.words import phrase
 GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nchwToFold|nChwTo"
 """Regular expression for the names of kernels of NVIDIA's and AMD's libraries that only change a layout."""
 
-_FEWEST_STARTS, _MOST_STARTS = 3, 5
-"""Fewest and most processes of each configuration; no more are started once the ratio's interval is narrow."""
-_QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776}
-"""Quantile of Student's t for a 95 % interval, by the number of starts."""
+_STARTS, _QUANTILE = 4, 3.182
+"""Processes of each configuration, and the quantile of Student's t for a 95 % interval of so many ratios."""
 
-_KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"}
-"""Environment variables with which glibc keeps freed memory, as in a diagnosis; this avoids page faults."""
 _WAITS = "GOMP_SPINCOUNT"
 """Environment variable that says how threads wait; a diagnosis beside other programs sets it."""
 
@@ -200,12 +196,12 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
         configurations={repr(trial.name): _applied(trial) for trial in sides},
         recorded={trial.name: _counts(trial, subject.device) for trial in sides},
         counted="reorders and copies" if subject.device == "cpu" else "conversion kernels",
-        ratio=None if ratio is None else round(ratio, 3),
-        environment=_KEEPS_MEMORY | {name: of for name, of in environment.settings.items() if name == _WAITS},
+        ratio=ratio,
+        recorded_ratio="no certain ratio" if ratio is None else format_ratio(ratio),
+        environment={name: of for name, of in environment.settings.items() if name == _WAITS},
         gpu_conversions=GPU_CONVERSIONS,
-        fewest_starts=_FEWEST_STARTS,
-        most_starts=_MOST_STARTS,
-        quantiles=_QUANTILES,
+        starts=_STARTS,
+        quantile=_QUANTILE,
     )
 
 
@@ -245,7 +241,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
         return [*head, "Compares outputs and gradients with those of eager mode. Exit status: 1 if none differs."]
     return [
         *head,
-        f"Times both in turns, in {_FEWEST_STARTS} to {_MOST_STARTS} processes each.",
+        f"Times both in turns, in {_STARTS} processes each.",
         "Exit status: 1 if conversions differ from the record, or the faster one is now certainly slower.",
     ]
 

@@ -107,6 +107,9 @@ def test_what_was_run_stands_in_the_report(tmp_path: Path) -> None:
     assert diagnosis.reproduction is not None
     assert diagnosis.reproduction.reproduced is not None
     assert re.search(r"\nverdict: .*reproduced: conversions .*, recorded ", diagnosis.reproduction.printed)
+    assert diagnosis.reproduction.given_back is not None
+    median, low, high = diagnosis.reproduction.given_back
+    assert 0 < low <= median <= high
     _, details = markdown_parts(diagnosis, "r.details.md")  # the report itself may have no room for a script
     assert details is not None
     printed = [text for language, text in code_blocks(check_form(details)) if language == "text"]

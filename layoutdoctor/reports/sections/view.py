@@ -31,8 +31,18 @@ from layoutdoctor.reports.sections.wording import (
     recorded_run,
     shown_name,
 )
-from layoutdoctor.units import format_seconds, sum_if_all_known
-from layoutdoctor.words import RAN_AS_EAGER, SOURCE_WORDS, count_of, distinct, joined, line_words, listing, phrase
+from layoutdoctor.units import format_ratio, format_seconds, sum_if_all_known
+from layoutdoctor.words import (
+    RAN_AS_EAGER,
+    SOURCE_WORDS,
+    count_of,
+    distinct,
+    interval_words,
+    joined,
+    line_words,
+    listing,
+    phrase,
+)
 
 MOST_NAMED = 6
 
@@ -259,7 +269,17 @@ def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ..
     if all(trial.measurement is None for trial in diagnosis.trials):
         return ("nothing, because no configuration ran to its timing",)
     kept = ", in processes that keep freed memory" if diagnosis.subject.device == "cpu" else ""
-    return (f"all configurations in turns, round by round{kept}", "intervals cover the true ratio with 95 % confidence")
+    done = diagnosis.reproduction
+    return (
+        f"all configurations in turns, round by round{kept}",
+        "intervals cover the true ratio with 95 % confidence",
+        *(() if done is None or done.given_back is None else (_given_back_words(*done.given_back),)),
+    )
+
+
+def _given_back_words(median: float, low: float, high: float) -> str:
+    ratio = f"{format_ratio(median)} ({interval_words(low, high)})"
+    return f"{ratio} in processes of the reproducer that give freed memory back"
 
 
 def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[FindingEntry]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from layoutdoctor.commands.output import OutputFile
 from layoutdoctor.commands.reproducing import run_reproducer, with_reproduction
 from layoutdoctor.commands.signals import ending_signals
 from layoutdoctor.diagnosis.diagnosis import Reproduction
+from layoutdoctor.reports.markdown import markdown_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ("""print(1)\nprint('verdict')\nprint('{"reproduced": true}')""", "1\nverdict", True),
         ("""import sys\nprint('verdict')\nprint('{"reproduced": false}')\nsys.exit(1)""", "verdict", False),
         ("print('verdict: reproduced')", "verdict: reproduced", None),  # words are no verdict
+        ("""print('verdict')\nprint('{"reproduced": "yes"}')""", """verdict\n{"reproduced": "yes"}""", None),
         ("raise SystemExit('no such layer')", "no such layer", None),
         ("import time\ntime.sleep(60)", "ended after 1 s", None),
         ("import sys\nsys.stdout.buffer.write(b'\\xff\\n')", "\ufffd", None),
@@ -40,6 +42,14 @@ def test_what_a_script_does_is_kept(script: str, printed: str, reproduced: bool 
     done = run_reproducer(script, limit_seconds=1 if "sleep" in script else 60)
 
     assert done == Reproduction(printed=printed, reproduced=reproduced)
+
+
+def test_the_ratio_of_processes_that_give_memory_back_is_kept_and_stands_in_the_report() -> None:
+    done = run_reproducer("""print('{"reproduced": true, "given_back": [1.1, 1.05, 1.2]}')""")
+
+    assert done.given_back == (1.1, 1.05, 1.2)
+    told = markdown_parts(a_record(reproduction=done), None)[0]
+    assert "; 1.10x (1.05 to 1.20) in processes of the reproducer that give freed memory back." in told
 
 
 def test_it_is_run_for_reports_that_hold_it_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
