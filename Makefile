@@ -48,6 +48,7 @@ check: $(STAMP) ## lint, formatting, types, and the size of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks:tests $(BIN)/mypy benchmarks
 	@$(BIN)/python .ci/house.py --check
 
 format: $(STAMP) ## format the code and sort its imports

@@ -33,6 +33,8 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from layoutdoctor.diagnosis.subject import Mode
+
 HERE = Path(__file__).resolve()
 MODES = ("inference", "training")
 STARTS = 3
@@ -181,7 +183,7 @@ def main() -> None:
 
 
 def answered(
-    network: str, mode: str, starts: int, reports: Path | None = None, within: float | None = None
+    network: str, mode: Mode, starts: int, reports: Path | None = None, within: float | None = None
 ) -> dict[str, Any]:
     """What the command recommends of one network, and what a plain script sees of every configuration."""
     with tempfile.TemporaryDirectory() as name:
@@ -235,7 +237,7 @@ def _near(diagnosis: dict[str, Any], within: float) -> set[str]:
 
 
 def times_of_all(
-    network: str, mode: str, diagnosis: dict[str, Any], starts: range, asked: set[str] | None = None
+    network: str, mode: Mode, diagnosis: dict[str, Any], starts: range, asked: set[str] | None = None
 ) -> list[dict[str, float]]:
     """
     Seconds of a call of every configuration, or of those that are asked for, in each start.
@@ -266,7 +268,7 @@ def times_of_all(
     return found
 
 
-def _script(network: str, mode: str, lines: str, *, freezing: bool) -> str:
+def _script(network: str, mode: Mode, lines: str, *, freezing: bool) -> str:
     return PLAIN.format(
         folder=str(HERE.parent),
         network=network,

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import copy
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
@@ -109,7 +110,8 @@ def _gpu(_: torch.device) -> torch.device:
     return torch.device("cuda:0")
 
 
-class Properties(NamedTuple):
+@dataclass(frozen=True)
+class Properties:
     """Answers to what Inductor asks about an H100."""
 
     name: str = "NVIDIA H100"

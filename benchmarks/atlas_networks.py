@@ -233,9 +233,9 @@ def _diffusers(name: str, kind: str, inputs: Callable[[], tuple[Any, ...]], *mod
         import_torchvision()
         import diffusers
 
-        cast = (
-            (lambda one: one) if "training" in modes else (lambda one: one.half() if one.is_floating_point() else one)
-        )
+        def cast(one: torch.Tensor) -> torch.Tensor:
+            return one.half() if "training" not in modes and one.is_floating_point() else one
+
         model = getattr(diffusers, kind)(**config)
         model = Plain(model if "training" in modes else model.half(), return_dict=False)
         return model, tuple(cast(one) for one in inputs())
@@ -273,7 +273,7 @@ class Decode(nn.Module):
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
         """The image or the video."""
-        first: torch.Tensor = self.model.decode(latents, return_dict=False)[0]  # type: ignore[operator]
+        first: torch.Tensor = self.model.decode(latents, return_dict=False)[0]
         return first
 
 
