@@ -113,3 +113,19 @@ def test_symbolic_sizes_claim_nothing_but_what_is_known() -> None:
     assert any(line.startswith("symbolic sizes: ") for line in graph.not_understood)
     assert {conversion.tensor for conversion in graph.conversions} <= {"weight"}
     assert all(isinstance(size, int) for c in graph.conversions for size in (c.target.shape if c.target else ()))
+
+
+def test_a_loop_over_a_symbolic_size_is_named_so_though_what_it_writes_has_known_sizes() -> None:
+    class Mean(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(4, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x).mean((0, 2, 3))
+
+    x = image()
+    torch._dynamo.mark_dynamic(x, 0)
+    (graph,) = trial_of(diagnosed(Mean(), x)).graphs
+
+    assert {line.split(":")[0] for line in graph.not_understood} == {"symbolic sizes"}
