@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import time
@@ -24,7 +25,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 _GRACE_SECONDS = 0.5
-
+_COMPILER = re.compile(r"(?:^|-)(?:g\+\+|gcc|c\+\+|clang(?:\+\+)?|nvcc)(?:-[\d.]+)?$")
+"""Matches names of programs such as ``g++``, ``clang++-18`` and ``x86_64-linux-gnu-g++-12``."""
 
 _LOOK_SECONDS = 0.05
 _MOMENT_SECONDS = 0.2
@@ -59,15 +61,20 @@ def kill_with_all_it_started(pid: int) -> None:
     """
     Ends a process and all processes that it started.
 
-    The process is stopped first, so that it starts no more processes. Then compilers get SIGTERM, so that they delete
-    their unfinished output; otherwise, later runs would find it in Inductor's cache. Then the rest is killed.
+    The process is stopped first, so that it starts no more processes. Then other programs get SIGTERM, so that they
+    delete their unfinished files, and the rest is killed. The output of a compiler is deleted as well: one that links
+    does not do so itself, and later runs, the user's too, would find the file in Inductor's cache.
     """
     _send([pid], signal.SIGSTOP)
     started = started_by(pid)
-    compilers = [one for one in started if _is_program(one)]
-    _send([one.pid for one in compilers[::-1]], signal.SIGTERM)
-    psutil.wait_procs(compilers, timeout=_GRACE_SECONDS)
+    programs = [one for one in started if _is_program(one)]
+    unfinished = [path for path in map(_compiler_output, programs) if path is not None]
+    _send([one.pid for one in programs[::-1]], signal.SIGTERM)
+    psutil.wait_procs(programs, timeout=_GRACE_SECONDS)
     kill_all([*(one.pid for one in (*started, *started_by(pid))), pid])
+    for path in unfinished:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _is_program(process: psutil.Process) -> bool:
@@ -75,6 +82,15 @@ def _is_program(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return "python" not in process.name()
     return False
+
+
+def _compiler_output(process: psutil.Process) -> Path | None:
+    """Returns the file that a C or C++ compiler writes; None for any other program."""
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        if _COMPILER.search(process.name()) and "-o" in words[:-1]:
+            return Path(process.cwd(), words[words.index("-o") + 1])
+    return None
 
 
 def kill_all(pids: Iterable[int]) -> None:

@@ -1,13 +1,15 @@
-"""The variables that a process is given that is to be timed beside other programs."""
+"""Processes that are ended, and the variables that a process is given that is to be timed beside other programs."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from layoutdoctor.workers.processes import cores_in_use
+from layoutdoctor.workers.processes import cores_in_use, kill_with_all_it_started, started_by
 from layoutdoctor.workers.settling import short_waits
 
 
@@ -34,3 +36,20 @@ def test_a_busy_child_of_this_process_counts_as_well() -> None:
         finally:
             busy.kill()
     assert max(found) > 0.5
+
+
+def test_what_a_killed_compiler_has_not_finished_is_deleted_and_no_other_file(tmp_path: Path) -> None:
+    """A linker's output is empty until it ends; Inductor loads whatever lies under that name."""
+    files = {name: tmp_path / f"{name}.so" for name in ("g++", "clang++-18", "sort")}
+    for name in files:
+        (tmp_path / name).write_text("#!/bin/sh\ntrap '' TERM\n: > $2\nwhile :; do sleep 0.05; done\n")
+        (tmp_path / name).chmod(0o755)
+    starts = " & ".join(f"./{name} -o {name}.so" for name in files)
+    with subprocess.Popen(["/bin/sh", "-c", f"{starts} & wait"], cwd=tmp_path) as shell:
+        end = time.monotonic() + 10
+        while not all(file.exists() for file in files.values()) and time.monotonic() < end:
+            time.sleep(0.01)
+        kill_with_all_it_started(shell.pid)
+
+    assert [name for name, file in files.items() if file.exists()] == ["sort"]
+    assert started_by(shell.pid) == []
