@@ -200,7 +200,7 @@ def inductor_config() -> Any:
 
 
 def profiler_runs() -> bool:
-    """Whether a profiler of torch records this thread."""
+    """Whether a profiler of torch records this thread: a second profiler would end the first."""
     with contextlib.suppress(UnsupportedTorchError):
         return bool(private("torch.autograd._profiler_enabled")())
     return False

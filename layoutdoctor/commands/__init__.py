@@ -13,7 +13,7 @@ COMMANDS = {
     "run": "diagnose a module of a script, with what it gets when the script runs",
     "show": "traces, tables, logs, recordings or saved diagnoses, whatever each file is, without torch",
     "compare": "what changed between two recorded traces or saved diagnoses",
-    "rank": "the convolutions of a saved diagnosis, by what each loses in one configuration against another",
+    "rank": "the convolutions of a saved diagnosis, sorted by the time that each loses between two configurations",
     "policy": "which configuration for which input shapes, from saved diagnoses of one model",
     "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
     "explain": "the rules, and what each means",

@@ -249,7 +249,7 @@ def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
     say(f"failed: {count_of(len(failing), 'finding')} (--fail-on {fail_on})", *lines, *more)
     codes = sorted({finding.code for finding in failing[:_MOST_FINDINGS]})[:2]
     how = " or ".join(f"layoutdoctor explain {code}" for code in codes)
-    logger.info("what they mean: %s; to live with them: --write-accepted FILE", how)
+    logger.info("to read about these findings: %s; to accept them: --write-accepted FILE", how)
 
 
 def _line(finding: Finding) -> str:

@@ -132,8 +132,8 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         "--compile",
         metavar="ARGUMENTS",
         type=_compile_arguments,
-        help="""what torch.compile is given today, such as 'mode="reduce-overhead", dynamic=True': kept in every """
-        "configuration, save what it decides itself (default: as the target is compiled, if it is)",
+        help="""arguments of your own torch.compile call, such as 'mode="reduce-overhead", dynamic=True'; every """
+        "configuration uses them, except what it sets itself (default: those with which the target was compiled)",
     )
     parser.add_argument(
         "--package",

@@ -170,7 +170,10 @@ def prepare_outputs(
     taken: set[Path] = set()
     for path in (path for output in outputs for path in (output.path, output.details) if path is not None):
         if path.absolute() in taken:
-            raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output more than once")
+            raise UsageError(
+                f"cannot write {str(path)!r} twice: two outputs need this file (NAME.md also writes NAME.details.md); "
+                "name another file"
+            )
         taken.add(path.absolute())
     return tuple(outputs)
 

@@ -50,7 +50,8 @@ def schema_of_kind(kind: str) -> Schema:
         "$id": f"urn:layoutdoctor:schema:{kind}:{version}",
         "title": title,
         "description": "Fields may be added without a new schema_version; a reader ignores those that it does not "
-        "know. SI units, the unit in the field's name; null is 'not recorded', never zero.",
+        "know. Quantities are in SI units, and the name of the field ends in the unit. null means 'not recorded', "
+        "unless the field's description says otherwise; it never means zero.",
         **whole,
         "$defs": definitions,
     }

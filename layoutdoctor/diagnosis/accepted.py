@@ -2,7 +2,8 @@
 Reads, applies and writes a file of accepted findings, so that CI fails only on new findings.
 
 Other tools call such a file a baseline; here a baseline is the configuration that ratios refer to. A finding is
-recognized by its rule, configuration, module, file name and the text of its line, never by a line number.
+recognized by its rule, configuration, module, file name and the text of its line. The number of the line counts only
+if its text was not recorded.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def _by_key(entries: Iterable[AcceptedFinding]) -> dict[_Key, list[AcceptedFindi
 
 
 def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
-    """Whether this diagnosis would have the entry's finding if it were still there."""
+    """Whether this diagnosis can show that an entry's finding is gone: it ended, with the subject and configuration."""
     if diagnosis.interrupted is not None or entry.subject not in (None, diagnosis.subject.name):
         return False
     if entry.configuration is None:

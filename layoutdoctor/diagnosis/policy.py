@@ -41,9 +41,10 @@ class Policy(Record, frozen=True, kw_only=True):
         device: ``cpu`` or ``cuda``.
         configurations: The configurations that the cases use, the best single choice and the baseline.
         everywhere: The best single choice, for a user who wants only one configuration: the fastest over all cases,
-            among the configurations that are certainly faster than the baseline.
-        how: Lines to paste that choose by the shapes of a call's tensors. In training, or if all calls use one
-            configuration, the lines of the single choice; None for the baseline.
+            among the configurations that are certainly faster than the baseline; the baseline if there is none.
+        how: Lines to paste that choose by the shapes of a call's tensors, and by the number of threads if it differs.
+            The lines of one configuration in training, with a single case, or if all cases use the same eager
+            configuration. None for the baseline.
     """
 
     schema_version: int = POLICY_SCHEMA_VERSION

@@ -118,7 +118,7 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]:
-    """Yields the settings that a configuration may not have, because it is applied to the reader's own model."""
+    """Yields a text for each setting that is not allowed: a saved configuration may be applied to the user's model."""
     for name, value in configuration.inductor_options.items():
         if not may_be_set(name, value):
             yield f"{place}.inductor_options sets {_shown(name)} to {_shown(str(value))}, expected {EXPECTED}"

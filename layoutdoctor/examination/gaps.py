@@ -32,7 +32,7 @@ def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
     if trial.status == "same_as":
         twin = diagnosis.measured_trial(name)
         if twin is None or twin.status != "ok":
-            return Examination(blockers=(f"it is the same as {trial.same_as}, which has no result",))
+            return Examination(blockers=(f"it has the same options or code as {trial.same_as}, which has no result",))
         trial = twin
     blockers = tuple(_blockers(trial))
     if blockers or trial.kernels is None:  # a missing kernel list is a blocker already
@@ -84,7 +84,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
         yield f"conversions in the kernel list that no recorded operation was found for: {unplaced}"
     suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)
     if suspected:
-        yield f"possible round trips that rest on the order of kernels alone: {suspected}"
+        yield f"possible round trips, known by the order of kernels only: {suspected}"
 
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:

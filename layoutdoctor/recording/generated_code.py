@@ -28,13 +28,13 @@ _LIBRARIES = ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
 
 class GeneratedCode:
     """
-    The module that calls a graph's kernels.
+    Facts of the module that Inductor generates for a graph, which calls the graph's kernels.
 
     Attributes:
         inputs: Names of the graph's inputs.
         buffers: The buffers by name, in the order in which they are written.
         calls: Function and tensor arguments of each library call, by the buffer that the call makes.
-        results: The buffer of each single result of a library call, by the buffer of the call and the result's index.
+        results: The name of each result's buffer for a call of several results, by ``(buffer of the call, index)``.
         returned: The buffer or input of each output; None for an output that is no tensor.
         kernels: The text of each generated kernel, by name.
 

@@ -248,7 +248,7 @@ def _primitive(fields: list[str]) -> Primitive | None:
 
 
 def is_engine(text: str) -> bool:
-    """Whether a field of a line names an engine, such as ``cpu`` or ``gpu:0``; lines of the first versions do not."""
+    """Whether a field of a line names an engine, such as ``cpu`` or ``gpu:0``; the first oneDNN versions name none."""
     return _ENGINE.match(text) is not None
 
 

@@ -272,7 +272,8 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        nanoseconds: Total time of the kernels.
+        nanoseconds: Time of the row's kernels. In a table of operations the operation's own time; in a nested one,
+            with that of the operations that it called.
         operation: The operation that the kernels ran in; None if the table does not say.
         total_nanoseconds: Time of an operation including all operations that it called; None if not recorded.
     """

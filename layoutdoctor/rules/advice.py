@@ -288,7 +288,7 @@ def severity_of_gain(gain: Ratio | None) -> Severity:
 
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """Whether to keep a finding; not one about a cure that was tried and is not recommended, unless outputs differ."""
+    """Whether to keep a finding: those of a trial with cures go, except LD402 and those of the recommended trial."""
     trial = diagnosis.find_trial(finding.configuration)
     is_of_cure = trial is not None and bool(trial.configuration.cures)
     return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name

@@ -195,7 +195,10 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
             "two conversions in channels_last too, and measure it (--configurations all)"
         )
     else:
-        return "model and input are channels_last already: look at the operation before, which returns another layout"
+        return (
+            "model and input are channels_last already: look at the operation before the round trip, which returns "
+            "another layout"
+        )
     return advised(times, trial, ways, advice)
 
 

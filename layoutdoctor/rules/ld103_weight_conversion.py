@@ -62,7 +62,11 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
-    """Suggests frozen weights, if they were measured to help; else another configuration with fewer conversions."""
+    """
+    Suggests frozen weights, if they were measured to help.
+
+    Else suggests a measured configuration with at most half of the conversions, or what to try, or says why none helps.
+    """
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if training and not of_a_gpu:
         return _EXPECTED

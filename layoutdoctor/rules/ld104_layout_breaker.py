@@ -23,7 +23,9 @@ _ADVICE = {
     "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
     "or shuffle the last dimension of x.permute(0, 2, 3, 1); indexing the channels gives a contiguous result too",
 }
-_REPEATED = "repeat the slice in the list for cat: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
+_REPEATED = (
+    "instead of repeat, list the slice several times in cat: torch.cat([x[:, :, :1]] * 2 + [x], 2) keeps the format"
+)
 _UNRECOGNIZED = (
     "torch looks at the strides of dimensions of size 1 too: .clone(memory_format=torch.{wanted}) of the input sets "
     "them as the format wants, .contiguous() leaves them"
@@ -81,7 +83,7 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Returns breakers of formats that convolutions use, without the model's calls (LD501) and backwards (LD206)."""
+    """Returns breakers that lose a format of convolutions, without calls in the model (LD501) and backwards (LD206)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     used = evidence.formats_in_use(trial)
     return [

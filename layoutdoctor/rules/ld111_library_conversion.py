@@ -33,7 +33,6 @@ from layoutdoctor.words import (
 _LEAST_SHARE = 0.005
 _LOSS_SHARE = 0.05
 _LOSS_SHARE_OF_CONVOLUTIONS = 0.10
-_NAMED = 3
 
 # The format to try, by the direction in which the library converts inputs. oneDNN takes channels_last without that.
 _WANTED = {

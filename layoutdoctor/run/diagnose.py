@@ -1,9 +1,9 @@
 """
 ``diagnose()``: the steps of a diagnosis, from the model to the findings.
 
-A process loads the subject and runs it in eager mode. If a convolution may run, a ``Run`` compiles each configuration
-in its own worker, and times and profiles it. Then the recordings are examined and the rules run. The caller's process
-compiles nothing and runs no model, and the caller's objects stay as they are.
+A process loads the subject and runs it in eager mode. If an operation ran to which layouts may matter, a ``Run``
+compiles each configuration in its own worker, and times and profiles it. Then the recordings are examined and the rules
+run. The caller's process compiles nothing and runs no model, and the caller's objects stay as they are.
 """
 
 from __future__ import annotations

@@ -113,16 +113,6 @@ def hooks_on_all_modules() -> bool:
     return any(getattr(torch.nn.modules.module, f"_global_{kind}_hooks", None) for kind in kinds)
 
 
-def profiler_is_running() -> bool:
-    """
-    Whether a profiler already records this thread: a second profiler would end the first.
-
-    Source:
-        ``torch.autograd._profiler_enabled``, torch 2.7 to 2.13.
-    """
-    return bool(torch.autograd._profiler_enabled())
-
-
 def _switches() -> dict[str, Switch]:
     """
     Returns the getter and the setter of each switch that this torch has.

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layoutdoctor.capture.compat import inductor_config
+from layoutdoctor.capture.compat import inductor_config, profiler_runs
 from layoutdoctor.diagnosis import Configuration
 from layoutdoctor.diagnosis.subject import FormatChoice, InputUse, Mode, OptionValue
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import effective_options, global_options
 from layoutdoctor.examination.kernels.operations import GRAPH_CALL
-from layoutdoctor.state.switches import profiler_is_running, switched
+from layoutdoctor.state.switches import switched
 from layoutdoctor.subjects.copies import (
     CHANNELS_LAST,
     copy_model,
@@ -172,7 +172,7 @@ class Packaged:
                     program, package_path=where, inductor_configs=dict(self._options)
                 )
             self._loaded = torch._inductor.aoti_load_package(str(path))
-        if not profiler_is_running():
+        if not profiler_runs():
             return self._loaded(*args, **kwargs)
         with torch.profiler.record_function(GRAPH_CALL):  # as torch.compile marks the call of a graph
             return self._loaded(*args, **kwargs)

@@ -107,9 +107,9 @@ class Step:
 
     def take_own_inputs(self) -> None:
         """
-        Copies the inputs on a CPU, so that the starts of a configuration differ in the memory of their inputs as well.
+        Gives this start its own copy of the inputs, if the model is on a CPU.
 
-        Otherwise they share pages of a file or of the process that they were forked from, and with them its luck.
+        Otherwise all starts share the memory pages of the inputs, and with them the pages' effect on the time.
         """
         if self.device == "cpu":
             self.args, self.kwargs = copy_inputs(self.args, self.kwargs, tensors_only=True)

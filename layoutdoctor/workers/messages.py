@@ -268,7 +268,8 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
-        code: Fingerprint of the generated code; None if no code was generated, or not all of it is known.
+        code: Fingerprint of the generated code, or of the eager run if no code was generated; None if not all of the
+            code is known.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: Cures that may help.
         forks: Whether the worker can safely be forked.

@@ -32,8 +32,8 @@ class Asked(Message, frozen=True, kw_only=True):
     The purpose of a run of a script: to save the calls of a module, to list the modules, or to record steps.
 
     Attributes:
-        module: The module, such as ``pipe.vae.decoder``. None lists the modules; with ``steps``, a step is then a step
-            of the optimizer or a call of the busiest module.
+        module: The module, such as ``pipe.vae.decoder``. None without ``steps`` lists the modules; with ``steps``,
+            it counts each step of the optimizer, or call of the busiest module, as a step.
         call_count: Number of calls after which the script is ended; the first call of each kind is saved.
         steps: Number of steps to record; no call is saved then. None records no steps.
         ends: Whether the script is ended after the recorded steps.

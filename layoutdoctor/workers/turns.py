@@ -251,8 +251,8 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
     """
     Records the kernels of configurations in turns, and then measures the peak memory of each.
 
-    Five iterations of a configuration that was started again are recorded, three of any other one, and only one if an
-    iteration takes long. An iteration whose kernels seem to take longer than the call is recorded again.
+    Records five iterations of a configuration that was started again, and three of any other one; fewer if they take
+    long. An iteration whose kernels seem to take longer than the call does not count, and up to two more are recorded.
 
     Args:
         workers: Any workers; those that were profiled already are left out.

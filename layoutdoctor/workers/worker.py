@@ -94,7 +94,7 @@ class Worker:
         is_static: Whether the configuration is lowered for a GPU that this machine lacks, so that nothing is measured.
         is_ready: Whether the worker has compiled.
         key: Key that is equal for equal options and formats in effect; None before the model is prepared.
-        code: Key that is equal for equal generated code; None if not all of the code is known.
+        code: Key that is equal for equal generated code, or for equal eager runs; None if not all of the code is known.
         proposals: Cures that may help.
         start: The process that the rounds time; None if there is nothing to time.
         rounds: Time of each round, in seconds.
@@ -105,7 +105,7 @@ class Worker:
         iterations: Profiled iterations.
         was_profiled: Whether the profiler was tried and the process still answered.
         start_is_lost: Whether ``start`` ended under the profiler.
-        forks: Whether a further start is a fork of this worker.
+        forks: Whether every start, the first one included, is a fork of this worker.
         compile_seconds: Wall time of the first call; None for eager.
     """
 
@@ -315,7 +315,7 @@ class Worker:
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
-        """A block in which the loss of the process becomes the trial's failure."""
+        """A block in which a lost process, or another error of ours, becomes the failure of the trial."""
         try:
             yield
         except LostError as lost:

@@ -271,7 +271,7 @@ def choose_baseline(configurations: Iterable[Configuration], measured: Collectio
 
 
 def outputs_of(trial: Observed) -> str | None:
-    """The result of comparing a trial's outputs with the reference; None if they were not compared."""
+    """How a trial's outputs compare with the reference: ``equal``, ``different``, ``not_checked``; None if unknown."""
     return None if trial.equivalence is None else trial.equivalence.status
 
 
@@ -393,7 +393,7 @@ def is_crowded(device: str | None, environment: Environment, other_cores: float 
     """
     Whether other programs left less than a third of the cores that the threads of a call want.
 
-    A call then waits for its threads for whole time slices: of one small network, the same configuration was 5.7 times
+    Then a call waits whole time slices for its threads. For one small network, the same configuration was 5.7 times
     faster than the default in one diagnosis and 7.3 times slower in the next.
     """
     cores, threads = environment.cpu_count, environment.thread_count
@@ -511,8 +511,8 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     """
     The baseline if its outputs are certainly wrong; else None.
 
-    They are wrong if they differ from a reference that eager's outputs equal. If eager did not run, the reference must
-    be in float64.
+    The outputs are wrong if they differ from the reference while eager's outputs equal it. If eager did not run, the
+    reference must be in float64.
     """
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     if trial is None or trial.equivalence is None or outputs_of(trial) != "different":

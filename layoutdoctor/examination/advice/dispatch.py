@@ -1,5 +1,7 @@
 """
-Makes lines to paste that run each call of a model in the configuration for the shapes of its tensors.
+Makes lines to paste that choose the configuration for each call of a model.
+
+They choose by the shapes of the call's tensors, and by the number of threads if the diagnoses differ in it.
 
 The lines are text for the user's own program. They make a copy of the model for each configuration that changes the
 model. Each shape is compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.

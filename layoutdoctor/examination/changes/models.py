@@ -183,7 +183,7 @@ def _problem_of(both: _Both) -> str | None:
     """The reason why the speed of a configuration cannot be judged; None if it can be judged."""
     baselines = {diagnosis.compared_with for diagnosis in both.diagnoses}
     if None in baselines or len(baselines) > 1:
-        return "the two have no common baseline"
+        return "the two diagnoses have no common baseline"
     if len({msgspec.json.encode(trial.configuration) for trial in both.trials}) > 1:
         return "the configuration has other options"
     for age, diagnosis, measured in both.by_age:

@@ -281,11 +281,11 @@ def _judge(old: _Run, new: _Run, overlap: Overlap, unequal_work: str | None) -> 
 def _notes(old: _Run, new: _Run) -> Iterator[str]:
     ages = (("old", old), ("new", new))
     if not (old.compared.step_count and new.compared.step_count):
-        recorded = [f"recorded in the {age} one only" for age, run in ages if run.compared.step_count]
+        recorded = [f"recorded in the {age} trace only" for age, run in ages if run.compared.step_count]
         where = recorded[0] if recorded else "not recorded"
-        yield f"profiler steps are {where}: the whole traces are compared, which assumes that both did equal work"
+        yield f"profiler steps are {where}: the whole traces are compared, as if both runs did equal work"
     if has_another_machine(old.diagnosis, new.diagnosis):
-        yield "the two were recorded on different devices: their times differ for that reason as well"
+        yield "the two traces were recorded on different devices, so their times differ for that reason as well"
     missing = recorded_by_one(old.trial, new.trial)
     for field, words in _FIELD_WORDS.items():
         if field in missing:

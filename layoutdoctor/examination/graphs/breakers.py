@@ -215,7 +215,7 @@ class _Buffers:
         return [reader for reader in self.flow.readers[name] if not self.is_call(reader)] if is_followed else []
 
     def is_contiguous(self, name: str) -> bool:
-        """Whether a buffer is contiguous and not channels-last as well, or an image flattened in contiguous order."""
+        """Whether a buffer is contiguous but not channels-last, or holds an image flattened in contiguous order."""
         return name in self._flattened or (name in self.flow.buffers and is_only_contiguous(self.flow.layout_of(name)))
 
     def _is_flattened(self, buffer: Buffer) -> bool:
@@ -302,7 +302,7 @@ class _Buffers:
             needed = _words(self.ways_out(name)[0].target or returned)
             reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(returned)}"
             if not buffer.is_extern:
-                reason = f"it is given {_words(given)}, which Inductor writes in {needed} for it"
+                reason = f"its input is in {_words(given)}; Inductor converts this input to {needed} for the operation"
         readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
         if not buffer.is_extern and readers and not is_convolution_target(readers[0].target):  # written for this call
             node, reason = readers[0], f"it needs {_words(returned)}, as traced, and is given {_words(given)}"

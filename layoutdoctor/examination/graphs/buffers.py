@@ -103,7 +103,7 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
 
 
 def _covered(runs: Sequence[_Run]) -> list[tuple[int, int]]:
-    """The ranges of memory that runs step through, as ``(step, end)``; adjoining runs are merged."""
+    """Merges runs that continue each other; returns ``(step, end)`` of each in elements, the smallest step first."""
     merged: list[tuple[int, int]] = []
     for run in sorted(runs, key=lambda run: run.step):
         if merged and merged[-1][1] == run.step:

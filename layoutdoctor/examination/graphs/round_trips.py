@@ -113,9 +113,9 @@ class _Region:
         """The last part of a proof: the conversions of the region that are still needed."""
         kept = []
         if self.pinned:
-            kept.append(f"; {len(self.pinned)} of them also by what needs this layout, which keeps its own conversion")
+            kept.append(f"; values needed in the converted layout as well, each with a conversion: {len(self.pinned)}")
         if self.foreign:
-            kept.append(f"; {len(self.foreign)} come from elsewhere in it, which would be converted once")
+            kept.append(f"; values made in the converted layout elsewhere, each to convert once: {len(self.foreign)}")
         return "".join(kept)
 
 
@@ -531,8 +531,8 @@ def _node_pair(region: _Region, first: Conversion, second: Conversion, way: Sequ
     between = tuple(node.target for node in way if base_name(node.target) not in ALIASES)
     path = f"through {', '.join(distinct(between))}" if between else "directly"
     proof = (
-        f"{first.node}'s result goes {path} into {second.node}; the {len(region.values)} values joined here are read "
-        f"by layout-agnostic operations and convolutions{region.kept()}"
+        f"{first.node}'s result goes {path} into {second.node}; the {len(region.values)} values of this region are "
+        f"read by layout-agnostic operations and convolutions{region.kept()}"
     )
     parts, place = (first, second), second.location or first.location
     return _pair(parts, between, timed=parts, evidence="kernels", location=place, proof=proof)

@@ -30,7 +30,7 @@ _KINDS = {
     "between_kernels": ("gaps between kernels", "Python, guards and launching: no kernel runs"),
     "outside_kernels": ("unrecorded causes", "cause not known"),
 }
-"""Words for each kind of row within a sentence, and its reason in the table."""
+"""For each kind of row: its words in a sentence, and the reason in the table."""
 
 
 def account_table(account: Account) -> Table:

@@ -150,7 +150,8 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> ReportAnswer:
 def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> ReportAnswer:
     if kernels is not None and kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
         return ReportAnswer(
-            f"Nothing can be said: events of {clean(device, 20)} are not understood", notes=_to_diagnose()
+            f"Nothing can be said of conversions: events of the device {clean(device, 20)} are not understood",
+            notes=_to_diagnose(),
         )
     how: str | None = None
     if kernels is not None and kernels.creations is not None:

@@ -54,7 +54,9 @@ def test_the_first_findings_that_failed_it_are_named_on_standard_error(
     lines = capsys.readouterr().err.splitlines()
     assert lines[-3] == "layoutdoctor: failed: 1 finding (--fail-on warning)"
     assert lines[-2] == ("  LD101 warning round-trip-conversion [inductor] <path>/model.py:9  body.1: 3 round trips")
-    assert lines[-1].startswith("layoutdoctor: what they mean: layoutdoctor explain LD101; to live with them: --write-")
+    assert lines[-1].startswith(
+        "layoutdoctor: to read about these findings: layoutdoctor explain LD101; to accept them: --write-"
+    )
 
     many = tuple(a_finding(module=f"body.{number}") for number in range(25))
 

@@ -121,7 +121,12 @@ def test_the_details_are_an_output_as_any_other(folder: Path) -> None:
     (folder / "report.details.md").write_text("mine", encoding="utf-8")
     for names, force, message in (
         (["report.md"], False, "cannot write 'report.details.md': it exists already; pass --force to replace it"),
-        (["a.md", "a.markdown"], True, "cannot write 'a.details.md' twice: it is given with --output more than once"),
+        (
+            ["a.md", "a.markdown"],
+            True,
+            "cannot write 'a.details.md' twice: two outputs need this file (NAME.md also writes NAME.details.md); "
+            "name another file",
+        ),
     ):
         with pytest.raises(UsageError) as caught:
             prepare_outputs(names, force=force)

@@ -205,7 +205,10 @@ def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_b
     (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("flex_attention", "attention", 2)
-    assert breaker.reason == "it is given channels_last, which Inductor writes in contiguous_format for it"
+    assert (
+        breaker.reason
+        == "its input is in channels_last; Inductor converts this input to contiguous_format for the operation"
+    )
 
 
 def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:

@@ -63,5 +63,5 @@ def test_trials_are_examined_where_they_or_the_same_ones_were_recorded() -> None
 
     assert examination_of(a_diagnosis(an_examined_trial(), same), same.name) == Examination()
     failed = examination_of(a_diagnosis(a_failed_trial("inductor"), same), same.name)
-    assert failed.blockers == ("it is the same as inductor, which has no result",)
+    assert failed.blockers == ("it has the same options or code as inductor, which has no result",)
     assert examination_of(a_diagnosis(same), same.name).blockers

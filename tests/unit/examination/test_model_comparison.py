@@ -86,7 +86,7 @@ def test_a_change_is_that_of_the_ratio_to_the_baseline(old: Diagnosis, new: Diag
 @pytest.mark.parametrize(
     ("new", "why"),
     [
-        (a_run(comparison=None), "the two have no common baseline"),
+        (a_run(comparison=None), "the two diagnoses have no common baseline"),
         (a_run(comparison=a_comparison()), "it has no ratio to the baseline in one of both"),
         (other_last(equivalence=Equivalence(status="different")), f"the outputs of {LAST} are wrong in the new one"),
         (
@@ -113,7 +113,7 @@ def test_a_change_that_is_not_judged_says_why(new: Diagnosis, why: str | None) -
         (
             a_run(comparison=None, recommendation=None),
             (),
-            "the time of the default was not judged: the two have no common baseline",
+            "the time of the default was not judged: the two diagnoses have no common baseline",
         ),
     ],
 )

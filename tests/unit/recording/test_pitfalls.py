@@ -48,7 +48,7 @@ def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> No
     kernels = diagnosis.trials[0].kernels
     assert kernels is not None
     assert kernels.not_understood_count == 2
-    assert "Nothing can be said: events of mtia are not understood" in str(diagnosis)
+    assert "Nothing can be said of conversions: events of the device mtia are not understood" in str(diagnosis)
     assert "ONEDNN_VERBOSE" not in str(diagnosis)
 
 

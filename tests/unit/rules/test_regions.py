@@ -121,7 +121,7 @@ def test_a_first_frame_of_several_videos_is_known_as_channels_last(op: str) -> N
     frame = densified(strided_layout((2, 8, 1, 24, 24), (27648, 1, 4608, 192, 8)))  # x[:, :, :1] of six frames
     video = {"source": frame, "target": contiguous((2, 8, 2, 24, 24))}
     (finding,) = broken(a_trial(), a_broken_trial(a_breaker(op, op=op, **video)))
-    assert (finding.suggestion or "").startswith("repeat the slice in the list for cat")
+    assert (finding.suggestion or "").startswith("instead of repeat, list the slice several times in cat")
 
 
 def test_the_parts_of_one_call_in_a_compiled_graph_are_one_call() -> None:
