@@ -76,10 +76,10 @@ def layout_diagnosis(request: pytest.FixtureRequest) -> Callable[..., Diagnosis]
 
 
 def _diagnose(request: pytest.FixtureRequest, model: Any, example_input: Any, options: dict[str, Any]) -> Diagnosis:
-    from layoutdoctor import testing
+    from layoutdoctor.run.diagnose import record_only
 
     chosen = {name: options[name] for name in ("mode", "configurations") if name in options}
-    diagnosis = testing.diagnose_quickly(model, example_input, **chosen)
+    diagnosis = record_only(model, example_input, **chosen)
     _remember(request, diagnosis)
     return diagnosis
 

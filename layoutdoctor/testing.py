@@ -115,29 +115,6 @@ def check_share(max_share: object) -> None:
         )
 
 
-def diagnose_quickly(
-    model: Callable[..., Any],
-    example_input: Any,
-    *,
-    mode: Mode = "inference",
-    configurations: Any = ASSERTED_CONFIGURATIONS,
-) -> Diagnosis:
-    """
-    Makes a diagnosis of a model's conversions: each configuration is compiled and profiled, and no calls are timed.
-
-    Raises:
-        UsageError: An argument is wrong.
-        SubjectError: The model does not run in eager mode.
-        TransportError: The model cannot be sent to another process.
-    """
-    if example_input is None:
-        raise UsageError(
-            "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
-            "keyword arguments as the second argument"
-        )
-    return record_only(model, example_input, mode=mode, configurations=configurations)
-
-
 def _split_accepted(accepted: object) -> tuple[AcceptedFile | None, frozenset[str]]:
     if isinstance(accepted, (str, PathLike)):
         return load_accepted(str(accepted)), frozenset()
@@ -159,7 +136,7 @@ def _diagnosis_of(
         if mode not in ("inference", model.subject.mode):
             raise UsageError(f"cannot check mode {mode!r} in a ready Diagnosis of mode {model.subject.mode!r}")
         return model, _names_in(model, configurations)
-    diagnosis = diagnose_quickly(model, example_input, mode=mode, configurations=configurations)
+    diagnosis = record_only(model, example_input, mode=mode, configurations=configurations)
     return diagnosis, tuple(trial.name for trial in diagnosis.trials)
 
 

@@ -21,6 +21,7 @@ from layoutdoctor.diagnosis import Configuration, Diagnosis, Observed
 from layoutdoctor.diagnosis.compile_arguments import check_compile_arguments, compiled_with
 from layoutdoctor.diagnosis.configurations import (
     ALL,
+    BASELINE,
     by_aot_inductor,
     check_package,
     choose_configurations,
@@ -119,9 +120,18 @@ def diagnose(
 
 
 def record_only(
-    model: Callable[..., Any], example_input: Any, *, mode: Mode, configurations: Iterable[str | Configuration]
+    model: Callable[..., Any],
+    example_input: Any,
+    *,
+    mode: Mode = "inference",
+    configurations: Any = (BASELINE,),
 ) -> Diagnosis:
     """Makes a diagnosis without times: conversions, kernels and decisions. Arguments and errors as in ``diagnose``."""
+    if example_input is None:
+        raise UsageError(
+            "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
+            "keyword arguments as the second argument"
+        )
     _check(mode, None, None, None)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
     request = Request(mode=mode, configurations=choose_configurations(listed, mode), is_timed=False)

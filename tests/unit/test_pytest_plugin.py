@@ -94,7 +94,7 @@ def test_a_wrong_share_is_refused_before_a_model_is_diagnosed(project: pytest.Py
 import layoutdoctor.testing
 
 def test_it(assert_no_redundant_conversions, monkeypatch):
-    monkeypatch.setattr(layoutdoctor.testing, "diagnose_quickly", None)
+    monkeypatch.setattr(layoutdoctor.run.diagnose, "record_only", None)
     assert_no_redundant_conversions(lambda x: x, 1.0, max_share=1.5)
 """
     run(project, text).stdout.fnmatch_lines(["E*UsageError: cannot allow a share of 1.5: expected a part of*"])
@@ -164,15 +164,15 @@ def test_the_marker_and_the_options_are_listed(project: pytest.Pytester) -> None
 
 
 FAKED = """
-from layoutdoctor import testing
+from layoutdoctor.run import diagnose
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch):
     calls = []
-    def diagnose_quickly(model, example_input, **options):
+    def record_only(model, example_input, **options):
         calls.append((model, example_input, options))
         return layoutdoctor.load("wasting.json")
-    monkeypatch.setattr(testing, "diagnose_quickly", diagnose_quickly)
+    monkeypatch.setattr(diagnose, "record_only", record_only)
     return calls
 
 @pytest.mark.layouts(mode="training", configurations="eager", max_share=0.5)
