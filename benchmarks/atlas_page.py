@@ -195,9 +195,9 @@ def picture(rows: Iterable[Row]) -> str:
         '<text x="8" y="14" font-size="12" fill="#0f172a">MiB converted in each call in inference</text>',
     ]
     for number, name in enumerate((OFF, CHANNELS_LAST, DEFAULT)):
-        x = 330.0 + number * 140
-        parts.append(f'<circle cx="{x}" cy="10" r="4" fill="{COLOURS[name]}"/>')
-        parts.append(f'<text x="{x + 8}" y="14" fill="#0f172a">{SHORT[name]}</text>')
+        left = 330 + number * 140
+        parts.append(f'<circle cx="{left}" cy="10" r="4" fill="{COLOURS[name]}"/>')
+        parts.append(f'<text x="{left + 8}" y="14" fill="#0f172a">{SHORT[name]}</text>')
     for power in range(-2, 5):
         x = _x(10.0**power * MIB)
         parts.append(f'<line x1="{x}" y1="{TOP - 8}" x2="{x}" y2="{height - 8}" stroke="#e2e8f0"/>')

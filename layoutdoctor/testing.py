@@ -21,15 +21,12 @@ from layoutdoctor.examination.gaps import examination_of
 from layoutdoctor.privacy import scrub
 from layoutdoctor.reports.sections.wording import clean, place_of, project_path
 from layoutdoctor.rules.ld101_round_trip import LD101 as ROUND_TRIP
-from layoutdoctor.run.diagnose import record_only
+from layoutdoctor.run.diagnose import ASSERTED_CONFIGURATIONS, record_only
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
 from layoutdoctor.words import count_of, distinct, joined, layout_words, op_words
 
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
-
-ASSERTED_CONFIGURATIONS = ("inductor",)
-"""The default configuration: ``torch.compile(model)(x)``, with model and input as the test made them."""
 
 _MOST_NAMED = 10
 _MOST_REASONS = 5

@@ -234,16 +234,11 @@ def _read_body(node: Any, name: str, layout: Layout | None) -> _Body:
         if layout is None:
             return _Body((), operations, "written in place through a view")
         known = known_numbers(layout)
-        if known is None or not all(map(_is_number, body.var_ranges.values())):
+        if known is None or any(isinstance(size_of(size), str) for size in body.var_ranges.values()):
             return _Body((), operations, "symbolic sizes")
         return _Body(_buffer_reads(body, name, *known), operations)
     except Exception as error:  # the buffer of an unreadable body counts as "not understood"
         return _Body(problem=f"loop body not read ({first_line(error)})")
-
-
-def _is_number(size: Any) -> bool:
-    """Whether a size of a loop, an ``int`` or an expression of sympy, has no symbol."""
-    return isinstance(size, int) or bool(size.is_number)
 
 
 def _operations(body: Any) -> tuple[str, ...]:

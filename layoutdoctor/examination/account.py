@@ -115,7 +115,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
     if sides is None:
         return None
     rows = []
-    for group in _with_fused(_with_calls_in_order(_connected(*sides))):
+    for group in _groups(*sides):
         # own: the convolutions that each side's kernels run. needed: the conversions inside or required by these.
         own = [
             {(p.kernel.graph, node.name) for p in side for node in p.nodes if convolves(node.target)} for side in group
@@ -407,7 +407,7 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
     """
     alone: list[AccountRow] = []
     alike: dict[Hashable, list[_Group]] = defaultdict(list)
-    for number, group in enumerate(_with_fused(_with_calls_in_order(_connected(slow, fast)))):
+    for number, group in enumerate(_groups(slow, fast)):
         row, pieces = _row([group], sources), (*group[0], *group[1])
         generated = [piece for piece in pieces if piece.is_generated]
         if generated and any(map(_is_call, pieces)):
@@ -424,6 +424,11 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
     yield from (_row(groups, sources) for groups in alike.values())
     if alone:
         yield sum_row("not_aligned", alone)
+
+
+def _groups(slow: _Side, fast: _Side) -> list[_Group]:
+    """Groups the pieces of both sides that are to be compared with each other."""
+    return _with_fused(_with_calls_in_order(_connected(slow, fast)))
 
 
 def _computing(kernels: Iterable[str]) -> tuple[str, ...]:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Head
     from layoutdoctor.workers.launcher import Launcher
 
+ASSERTED_CONFIGURATIONS = (BASELINE,)
+"""What tests check by default: ``torch.compile(model)(x)``, with model and input as the test made them."""
+
 
 def diagnose(
     model: Callable[..., Any],
@@ -124,7 +127,7 @@ def record_only(
     example_input: Any,
     *,
     mode: Mode = "inference",
-    configurations: Any = (BASELINE,),
+    configurations: Any = ASSERTED_CONFIGURATIONS,
 ) -> Diagnosis:
     """Makes a diagnosis without times: conversions, kernels and decisions. Arguments and errors as in ``diagnose``."""
     if example_input is None:

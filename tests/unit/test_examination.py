@@ -25,6 +25,8 @@ def patch_embed() -> Diagnosis:
 def test_the_patch_embedding_is_wrapped_in_three_conversions(patch_embed: Diagnosis) -> None:
     (trial,) = patch_embed.trials
     assert trial.kernels is not None
+    assert (trial.kernels.count, trial.kernels.conversion_count) == (154, 3)
+    assert round((trial.kernels.conversion_seconds or 0) * 1e9) == 23_072
     assert [(c.direction, c.tensor, c.module, c.confidence) for c in trial.kernels.conversions] == [
         ("to_channels_last", "activation", "Conv2d_0", "shapes"),
         ("to_channels_last", "weight", "Conv2d_0", "shapes"),

@@ -44,8 +44,13 @@ def all_traces() -> Scan:
 def test_the_sums_are_the_exact_counts_of_the_traces() -> None:
     files = {file.name.removesuffix(".json.gz"): file for file in all_traces().files}
 
-    one = files["mi300_resnet_act_checkpoint"]
-    assert (one.conversion_count, one.conversion_nanoseconds, one.kernel_nanoseconds) == (999, 5_642_202, 97_255_826)
+    counts = {name: (file.conversion_count, file.conversion_nanoseconds) for name, file in files.items()}
+    assert counts["a100_alexnet"] == (12, 277_000)
+    assert counts["a100_conv_training_nccl"] == (633, 15_120_910)
+    assert counts["h100_vit_patch_embed"] == (3, 23_072)
+    assert counts["mi300_resnet_act_checkpoint"] == (999, 5_642_202)
+    assert counts["h100_bert_control"] == counts["a100_particle_transformer_cast_decoy"] == (0, 0)
+    assert files["mi300_resnet_act_checkpoint"].kernel_nanoseconds == 97_255_826
     assert {file.rank for file in files.values()} == {0, None}
     whole = sum(file.conversion_nanoseconds for file in files.values())
     totals = all_traces().totals

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layoutdoctor.workers.processes import cores_in_use, kill_with_all_it_started, started_by
+from layoutdoctor.workers.processes import cores_in_use, kill_with_all_it_started
 from layoutdoctor.workers.settling import short_waits
 
 
@@ -52,4 +52,3 @@ def test_what_a_killed_compiler_has_not_finished_is_deleted_and_no_other_file(tm
         kill_with_all_it_started(shell.pid)
 
     assert [name for name, file in files.items() if file.exists()] == ["sort"]
-    assert started_by(shell.pid) == []
