@@ -23,6 +23,7 @@ from layoutdoctor.words import described
 # Each folder ends with a separator, because torchvision's folder also begins with "torch" and is a user's package.
 _NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])), "<")
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_CALLED_BY_TORCH = re.compile(r"-packages/(?:filelock|fsspec|jinja2|mpmath|sympy|triton)/")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _SUBSCRIPT = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 _GETATTR = re.compile(r"getattr\((.*), ['\"]([^'\"]+)['\"]\)(.*)$")
@@ -56,9 +57,10 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a source file is neither torch's, nor Python's, nor ours, nor generated."""
+    """Whether a source file is not of torch, of a package that torch calls, of Python or of us, nor generated."""
     is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages are in there
-    return not (is_pythons or path.startswith(_NOT_THE_USERS) or "/torchinductor_" in path)
+    is_torchs = path.startswith(_NOT_THE_USERS) or _CALLED_BY_TORCH.search(path) is not None
+    return not (is_pythons or is_torchs or "/torchinductor_" in path)
 
 
 def location_in_stack(stack: str | None) -> SourceLocation | None:

@@ -386,6 +386,8 @@ def in_words(error: BaseException) -> str:
         mend = "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
     if any(os.strerror(errno.ENOSPC) in line for line in lines):
         mend = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to a folder with room"
+    if "nductor" in words and any(os.strerror(number) in words for number in (errno.EACCES, errno.EROFS)):
+        mend = "set TORCHINDUCTOR_CACHE_DIR to a folder that you may write"
     return joined((words, explanation or by_compiler, mend))
 
 

@@ -33,11 +33,12 @@ _MOMENT_SECONDS = 0.2
 
 
 def working_folder(otherwise: Path) -> Path:
-    """Returns the working folder, or another one if it was removed, because torch cannot be imported there."""
+    """Returns the working folder, or another one if it was removed or its path may not be entered."""
     try:
-        return Path.cwd()
+        folder = Path.cwd()
     except OSError:
         return otherwise
+    return folder if os.access(folder, os.X_OK) else otherwise
 
 
 def started_by(pid: int) -> list[psutil.Process]:

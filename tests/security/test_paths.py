@@ -144,6 +144,15 @@ def test_a_working_folder_that_was_removed_costs_nothing_but_relative_names(
     assert working_folder(tmp_path) == tmp_path
 
 
+def test_a_working_folder_that_may_not_be_entered_costs_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert working_folder(tmp_path / "other") == tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # whoever runs the tests may enter any folder
+    assert working_folder(tmp_path / "other") == tmp_path / "other"
+
+
 @pytest.mark.parametrize(
     "name", [".json", "..", "", "a\0b.json", f"{'n' * 300}.json", f"{'d/' * 3000}a.json", "no/such/a.json", "/dev/full"]
 )

@@ -201,14 +201,13 @@ def failure_clause(trial: Trial) -> str:
 
 
 def _in_short(message: str) -> str:
-    """Returns the first sentences of a message that fit into a clause; at least the first, cut if it is very long."""
-    sentences = _SENTENCE_END.split(clean(message))
-    kept = sentences[0]
-    for sentence in sentences[1:]:
-        if len(kept) + len(sentence) >= CLAUSE_LENGTH:
-            break
-        kept = f"{kept} {sentence}"
-    return clean(kept, LONGEST_CLAUSE)
+    """Returns the first sentences of a message that fit into a clause, and the last, which says what to do."""
+    kept, *others = _SENTENCE_END.split(clean(message))
+    while others and len(kept) + len(others[0]) < CLAUSE_LENGTH:
+        kept = f"{kept} {others.pop(0)}"
+    if others and len(kept) + len(others[-1]) < LONGEST_CLAUSE:
+        kept = f"{kept} {others[-1]}"
+    return clean(kept.removesuffix(";"), LONGEST_CLAUSE)
 
 
 def direction_words(conversion: Conversion) -> str:

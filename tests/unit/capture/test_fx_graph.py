@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import filelock
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -59,7 +60,7 @@ def test_the_innermost_line_of_the_user_is_the_location() -> None:
     own, library = "/home/me/model.py", inspect.getfile(torch.nn.Conv2d)
     torchvision = Path(torch.__file__).parent.with_name("torchvision") / "models" / "resnet.py"
     ours, pythons = fx_graph.__file__, contextlib.__file__
-    for not_the_users in (library, ours, pythons, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"):
+    for not_the_users in (library, ours, pythons, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py", filelock.__file__):
         assert not is_user_file(not_the_users)
         assert location_in_stack(f'File "{not_the_users}", line 5, in g') is None
     frames = ((own, 3), (own, 9), (library, 5))

@@ -242,10 +242,10 @@ def test_findings_with_one_cure_are_one_entry_with_all_places_and_the_cost_toget
 
 
 def test_a_failure_is_told_in_whole_sentences() -> None:
-    message = f"no primitive for this. {'A second sentence that is long, ' * 6}and ends. A third."
+    message = f"no primitive for this; {'a second part that is long, ' * 6}and ends; do this"
     failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message=message))
 
-    assert build_tables(a_diagnosis(failed))[0].rows[0].clause == "failed (run): no primitive for this."
+    assert build_tables(a_diagnosis(failed))[0].rows[0].clause == "failed (run): no primitive for this; do this"
 
 
 def test_a_report_ends_early_only_if_layouts_do_not_matter_and_nothing_was_lost() -> None:

@@ -57,6 +57,9 @@ def test_why_a_configuration_failed_is_said_in_one_line() -> None:
     assert in_words(OSError(errno.ENOSPC, "No space left on device")).endswith(
         "; set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to a folder with room"
     )
+    of_anothers_cache = type("InductorError", (RuntimeError,), {})("PermissionError: [Errno 13] Permission denied: 'a'")
+    assert in_words(of_anothers_cache).endswith("'a'; set TORCHINDUCTOR_CACHE_DIR to a folder that you may write")
+    assert in_words(PermissionError(errno.EACCES, "Permission denied", "data")).endswith("Permission denied: 'data'")
 
 
 def test_a_failure_names_the_cause_that_there_is_an_answer_to() -> None:
