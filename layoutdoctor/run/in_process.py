@@ -25,7 +25,7 @@ import torch
 from layoutdoctor._version import __version__
 from layoutdoctor.capture.compat import lowering_every_graph, notes_on_torch, on_compiles, profiler_runs, triton_version
 from layoutdoctor.capture.session import CompileCapture
-from layoutdoctor.diagnosis import Diagnosis, Failure, Lack, Observed, Subject
+from layoutdoctor.diagnosis import Diagnosis, Failure, Lack, Observed, SourceLocation, Subject
 from layoutdoctor.errors import TraceError, UsageError, first_line
 from layoutdoctor.examination.counts import counted_conversions, sum_of_known, sum_seconds
 from layoutdoctor.examination.kernels.operations import COMPILED_RANGES
@@ -39,7 +39,7 @@ from layoutdoctor.recording.steps import single_steps
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.run.watching import now
 from layoutdoctor.units import sum_if_all_known
-from layoutdoctor.words import count_of
+from layoutdoctor.words import count_of, line_words
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -422,7 +422,7 @@ def profile(*, steps: int = MOST_STEPS) -> Profile:
 def _name_of(frame: FrameType) -> str:
     """Returns the file and line of the block; ``this process`` if its code is in no file."""
     file = frame.f_code.co_filename
-    return _UNNAMED if file.startswith("<") else f"{Path(file).name}:{frame.f_lineno}"
+    return _UNNAMED if file.startswith("<") else line_words(SourceLocation(file=file, line=frame.f_lineno))
 
 
 def _has_room(device: str) -> bool:

@@ -92,6 +92,20 @@ def test_a_block_without_steps_is_one_step(model: BackAndForth, images: torch.Te
     assert "step" not in notes(seen)
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("/tmp/train.py", "train.py:2"),
+        ("/tmp/ipykernel_7/2255445277.py", "notebook cell, line 2"),
+        ("<stdin>", "this process"),
+    ],
+)
+def test_a_block_is_named_by_its_place(model: BackAndForth, images: torch.Tensor, file: str, name: str) -> None:
+    names: dict[str, Any] = {"profile": layoutdoctor.profile, "model": model, "images": images}
+    exec(compile("\nwith profile() as seen: model(images)", file, "exec"), names)
+    assert names["seen"].diagnosis.subject.name == name
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_of_too_few_steps_the_first_is_recorded(model: BackAndForth, images: torch.Tensor, count: int) -> None:
     seen = run(model, images, count)
