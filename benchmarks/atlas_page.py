@@ -60,8 +60,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
     left_out = sum(leaves_backward_out(row) for row in training)
     fewer, more = (sum(_gain(row) * sign > 0 for row in inference) for sign in (1, -1))
     return [
-        f"{len(inference)} networks were lowered in inference, {len(training)} of them in training as well; "
-        f"{len(rows) - len(done)} could not be.",
+        f"{len(inference)} networks were lowered in inference, {len(training)} of them in training as well"
+        f"{f'; {failed} could not be' if (failed := len(rows) - len(done)) else ''}.",
         f"In inference torch.compile's default converts something in every call of {len(converting)} networks"
         f"{f' ({format_bytes(max(converting))} at most)' if converting else ''}, and weights in {weights} of them.",
         f"Layout optimization is off in inference in {_by_rule(inference)} and in the forward of training in "

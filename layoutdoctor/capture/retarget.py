@@ -295,10 +295,17 @@ class TracedRun(fx.Interpreter):
 
 
 def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
-    """Returns a function that makes a graph's outputs without computing them; None if a size or stride is not known."""
-    outputs = graph_module.graph.output_node().args[0]
+    """
+    Returns a function that makes a graph's outputs without computing them.
+
+    Returns:
+        None if the graph has to be computed: a size or stride is not known, or all is made of constants, such as
+        NumPy's arithmetic on shapes, on whose values the model may go on.
+    """
+    output = graph_module.graph.output_node()
+    outputs = output.args[0]
     inputs = {node: index for index, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
-    if not isinstance(outputs, (tuple, list)):
+    if not isinstance(outputs, (tuple, list)) or not any(set(node.users) - {output} for node in inputs):
         return None
     made = {node: node.meta.get("val") for node in outputs if isinstance(node, fx.Node) and node not in inputs}
     for value in made.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from builders import a_subject
@@ -66,6 +67,27 @@ def test_what_is_rare_in_networks_is_lowered_in_training_too() -> None:
     assert [graph.direction for graph in trial.graphs] == ["forward", "backward"]
     assert trial.graphs[0].kernel_names
     assert "aten.sum.dim_IntList" in [node.target for node in trial.graphs[1].nodes]  # a bias's gradient, as on a GPU
+
+
+class ChecksItsSize(nn.Module):
+    """Looks at the sizes of its input with NumPy, whose arithmetic becomes a graph of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rest = np.array(x.shape[2:]) % np.power(2, 3) > 0
+        if rest.any():
+            raise ValueError(f"sizes {np.where(rest)[0]} cannot be divided by 8")
+        return self.conv(x)
+
+
+def test_what_is_made_of_constants_is_computed_as_the_model_may_go_on_by_it() -> None:
+    (trial,) = lower(ChecksItsSize(), 2, 3, 16, 16).trials
+
+    assert (trial.status, trial.failure) == ("ok", None)
+    assert sum(graph.decision.convolution_count for graph in trial.graphs if graph.decision is not None) == 1
 
 
 @pytest.mark.parametrize(
