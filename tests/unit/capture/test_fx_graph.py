@@ -59,8 +59,9 @@ def test_what_is_no_strided_tensor_has_no_layout() -> None:
 def test_the_innermost_line_of_the_user_is_the_location() -> None:
     own, library = "/home/me/model.py", inspect.getfile(torch.nn.Conv2d)
     torchvision = Path(torch.__file__).parent.with_name("torchvision") / "models" / "resnet.py"
-    ours, pythons = fx_graph.__file__, contextlib.__file__
-    for not_the_users in (library, ours, pythons, "<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py", filelock.__file__):
+    ours, pythons, called_by_torch = fx_graph.__file__, contextlib.__file__, filelock.__file__
+    generated = ("<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py")
+    for not_the_users in (library, ours, pythons, called_by_torch, *generated):
         assert not is_user_file(not_the_users)
         assert location_in_stack(f'File "{not_the_users}", line 5, in g') is None
     frames = ((own, 3), (own, 9), (library, 5))
