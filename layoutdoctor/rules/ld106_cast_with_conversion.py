@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Kernel, Trial
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Graph, Kernel, Trial
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
-from layoutdoctor.examination.graphs.layout_agnostic import base_name
+from layoutdoctor.examination.graphs.layout_agnostic import POINTWISE, REDUCTIONS, VIEWS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import DTYPES, count_of, distinct, joined, listing
@@ -50,7 +50,7 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
     for graph in evidence.forward_graphs(trial):
         for node in graph.nodes:
             dtypes = _dtypes_of_cast(node, nodes[graph.name])
-            if dtypes is not None:
+            if dtypes is not None and not _is_inside_an_operation(node, graph):
                 found[graph.name, node.inputs[0]] = _Weight(graph.name, dtypes, node, [])
     of_weights = [conversion for conversion in all_conversions_of(trial) if conversion.tensor == "weight"]
     for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # conversions that also cast come first
@@ -69,6 +69,17 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
     if not is_cast or source is None or source.op != "placeholder" or source.tensor != "weight":
         return None
     return _pair(source.dtype, node.dtype)
+
+
+def _is_inside_an_operation(cast: FxNode, graph: Graph) -> bool:
+    """Whether only arithmetic reads a cast, as where the norm of a half-precision weight is computed in float32."""
+    readers = [node for node in graph.nodes if cast.name in node.inputs]
+    return bool(readers) and all(
+        _is_inside_an_operation(node, graph)
+        if base_name(node.target) in VIEWS
+        else base_name(node.target) in POINTWISE | REDUCTIONS
+        for node in readers
+    )
 
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:

@@ -200,6 +200,13 @@ def test_a_cast_of_one_parameter_or_of_an_activation_is_not_reported() -> None:
     ):
         assert cast(trial) == []
     assert cast(a_trial_of(TWO_CASTS), **TRAINING) == []
+    squares = tuple(a_node(f"p{i}", "aten.pow.Tensor_Scalar", (f"c{i}",)) for i in (0, 1))  # of a norm in float32
+    assert cast(a_trial_of((*TWO_CASTS, *squares))) == []
+    flat = tuple(a_node(f"v{i}", "aten.view.default", (f"c{i}",)) for i in (0, 1))
+    sums = tuple(a_node(f"s{i}", "aten.sum.dim_IntList", (f"v{i}",)) for i in (0, 1))
+    assert cast(a_trial_of((*TWO_CASTS, *flat, *sums))) == []
+    product = a_node("mm", "aten.mm.default", ("v0", "v1"))
+    assert [f.code for f in cast(a_trial_of((*TWO_CASTS, *flat, *sums, product)))] == ["LD106"]
     eager = a_trial_of(TWO_CASTS, name="eager")
     assert [f.configuration for f in cast(a_trial(), eager)] == ["eager"]
 
