@@ -96,6 +96,11 @@ class Times:
         advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
         return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
+    def preference(self, name: str) -> tuple[float, float]:
+        """A key that is larger the rather a configuration is named: the recommended one, then the faster one."""
+        ratio = self.ratio(name)
+        return (-math.inf, 0.0) if ratio is None else self._preference(ratio)
+
     def _preference(self, ratio: Ratio) -> tuple[float, float]:
         return self._recommended.get(ratio.name, -math.inf), ratio.median
 
@@ -303,25 +308,33 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """
     own = diagnosis.find_trial(finding.configuration)
     is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
-    for trial in diagnosis.trials:
-        if is_eager_alone and trial.configuration.backend != "eager":
-            continue
-        cures = trial.configuration.cures
-        is_own = len(cures) == 1 and cures[0].answers == finding.code and not trial.configuration.library_switches
-        if is_own and (finding.module is None or not cures[0].modules or finding.module in cures[0].modules):
-            base, ratio = diagnosis.find_trial(name_without_cures(trial.configuration)), None
-            if base is not None and base.measurement is not None and trial.measurement is not None:
-                ratio = ratio_of(trial.name, base.measurement, trial.measurement)
-                ratio = ratio or Times(diagnosis).over(trial.name, base.name)  # if they share no rounds
-            is_judged = trial.name == diagnosis.recommended_name and finding.severity == "note"
-            severity = severity_of_gain(ratio) if is_judged else finding.severity
-            words = _cure_words(diagnosis, trial, base, ratio)
-            return msgspec.structs.replace(finding, severity=severity, suggestion=words)
-    return finding
-
-
-def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
     times = Times(diagnosis)
+    tried = [
+        trial
+        for trial in diagnosis.trials
+        if _is_cure_of(finding, trial) and not (is_eager_alone and trial.configuration.backend != "eager")
+    ]
+    if not tried:
+        return finding
+    best = max(tried, key=lambda trial: times.preference(trial.name))
+    base, ratio = diagnosis.find_trial(name_without_cures(best.configuration)), None
+    if base is not None and base.measurement is not None and best.measurement is not None:
+        ratio = ratio_of(best.name, base.measurement, best.measurement)
+        ratio = ratio or times.over(best.name, base.name)  # if they share no rounds
+    is_judged = best.name == diagnosis.recommended_name and finding.severity == "note"
+    severity = severity_of_gain(ratio) if is_judged else finding.severity
+    return msgspec.structs.replace(finding, severity=severity, suggestion=_cure_words(times, best, base, ratio))
+
+
+def _is_cure_of(finding: Finding, trial: Trial) -> bool:
+    """Whether a trial has one cure, that of a finding, for the finding's module if it names modules."""
+    cures = trial.configuration.cures
+    if len(cures) != 1 or cures[0].answers != finding.code or trial.configuration.library_switches:
+        return False
+    return finding.module is None or not cures[0].modules or finding.module in cures[0].modules
+
+
+def _cure_words(times: Times, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
     if trial.same_as is not None:
         why = f"it compiles to the same code as {shown(trial.same_as)}"
     elif trial.failure is not None:
@@ -335,5 +348,5 @@ def _cure_words(diagnosis: Diagnosis, trial: Trial, base: Trial | None, ratio: R
     elif ratio.verdict == FASTER and base is not None:
         return f"{shown(trial.name)}: {gain_words(ratio, shown(base.name))}"
     else:
-        why = gain_words(ratio)
+        why = gain_words(ratio, "" if base is None else shown(base.name))
     return f"{shown(trial.name)} was tried: {why}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
@@ -88,9 +89,18 @@ def account_sentence(account: Account) -> str:
         parts.append(part)
         rest -= seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
-        parts.append(f"the rest {signed_seconds(rest)}")
+        parts.append(f"the rest {signed_seconds(rest)}{_what_takes_longer(account.rows) if rest < 0 else ''}")
     slower = clean_name(shown(account.slower))
     return f"{slower} is slower by {format_seconds(difference)}: {', '.join(parts)}"
+
+
+def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
+    """Names the operation that takes most time more in the faster configuration; empty if none has a name."""
+    longer: Counter[str] = Counter()
+    for row in rows:
+        if row.seconds < 0 and row.operations:
+            longer[row_name(row)] -= row.seconds
+    return f" (longer there: {clean_name(longer.most_common(1)[0][0])})" if longer else ""
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:

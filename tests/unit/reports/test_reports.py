@@ -446,6 +446,16 @@ def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
     )
 
 
+def test_a_rest_below_zero_names_what_takes_longest_in_the_faster_configuration() -> None:
+    longer = [
+        row("operation", ms, operations=(name,)) for ms, name in ((-2, "conv2d"), (-1.5, "linear"), (-1, "conv2d"))
+    ]
+    assert said(row("conversion", 12), row("outside_kernels", 4.5, locations=()), *longer) == (
+        "the default is slower by 12.0 ms: 12.0 ms from layout conversions (model.py:30), 4.50 ms from unrecorded "
+        "causes, the rest -4.50 ms (longer there: conv2d)"
+    )
+
+
 def test_conversions_are_added_up_before_their_part_is_judged() -> None:
     """94.6 us of conversions, 14 % of a training step's difference, were in no sentence: each kind is below 5 %."""
     small = [row("conversion", 0.5, operations=(f"conversion of {kind}",)) for kind in ("weights", "gradients")]

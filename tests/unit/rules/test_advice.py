@@ -283,10 +283,10 @@ def cured(factor: float | None, **changes: Any) -> Trial:
     ("trial", "words"),
     [
         (cured(1.25), ": 1.25x faster than the default (1.25 to 1.25)"),
-        (cured(0.8), " was tried: 1.25x slower (1.25 to 1.25)"),
+        (cured(0.8), " was tried: 1.25x slower than the default (1.25 to 1.25)"),
         (
             cured(None, measurement=a_measurement(*(s / f for s in BASE[:20] for f in (0.9, 1.3)))),
-            " was tried: looks 1.10x faster (0.90 to 1.30), not certain",
+            " was tried: looks 1.10x faster than the default (0.90 to 1.30), not certain",
         ),
         (cured(1.25, equivalence=DIFFERENT), " was tried: its outputs differ"),
         (
@@ -316,6 +316,27 @@ def test_what_eager_mode_loses_is_not_answered_by_a_compiled_attempt() -> None:
     found = [run_rules(diagnosis, (a_rule("LD104", name),)) for name in ("inductor", "eager-channels-last")]
     measured = "compiled + flat-conv3d: 1.25x faster than the default (1.25 to 1.25)"
     assert [finding.suggestion for (finding,) in found] == [measured, "try something"]
+
+
+def test_of_two_attempts_the_recommended_one_is_named_and_else_the_faster_one() -> None:
+    frozen = "inductor-freezing+flat-conv3d"
+    trials = (
+        a_trial("inductor", measurement=a_measurement(*BASE)),
+        a_trial("inductor-freezing", measurement=a_measurement(*(s / 1.04 for s in BASE))),
+        a_trial(
+            frozen,
+            configuration=a_configuration(frozen, cures=(CURE,)),
+            measurement=a_measurement(*(s / 1.12 for s in BASE)),
+        ),
+        cured(1.1),
+    )
+    ratios = a_ratio("inductor-freezing", 1.04), a_ratio(frozen, 1.12), a_ratio(CURED, 1.1)
+    for advice, words in (
+        (a_recommendation(CURED), "compiled + flat-conv3d: 1.10x faster than the default (1.10 to 1.10)"),
+        (a_recommendation(), "compiled + frozen + flat-conv3d: 1.08x faster than compiled + frozen (1.08 to 1.08)"),
+    ):
+        diagnosis = a_diagnosis(*trials, comparison=a_comparison(*ratios), recommendation=advice)
+        assert [finding.suggestion for finding in run_rules(diagnosis, (a_rule(),))] == [words]
 
 
 def test_a_recommended_cure_that_shares_no_rounds_with_its_base_is_a_warning_with_their_ratio() -> None:
