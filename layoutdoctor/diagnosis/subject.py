@@ -95,6 +95,11 @@ class Configuration(Record, frozen=True, kw_only=True):
         """Whether the weights become constants of the compiled code."""
         return bool(self.inductor_options.get("freezing"))
 
+    @property
+    def asks_for_format(self) -> bool:
+        """Whether the model or its input is converted to a memory format."""
+        return not {self.model_format, self.input_format} <= {None, "preserve"}
+
 
 class InputTensor(Record, frozen=True, kw_only=True):
     """

@@ -62,6 +62,13 @@ class _Values:
         """Returns the FX node of a value or buffer; None if a buffer is not the value of a single node."""
         return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
 
+    def reader_words(self, conversion: Conversion) -> str | None:
+        """Names the module that a conversion is for, or else the node or buffer, and says if it is in the backward."""
+        homes = self.homes.get(conversion.node or "", [])
+        backward = {graph.direction == "backward" or node.backward for graph, node in homes} == {True}
+        name = conversion.module or conversion.node or conversion.value
+        return f"{name} (backward)" if backward and conversion.module is not None else name
+
     def repeated(self) -> list[_Repeated]:
         """Returns values that are converted more than once between the same layouts, the costliest repetition first."""
         found: dict[tuple[_Value, Layout, Layout], list[Conversion]] = {}
@@ -132,7 +139,7 @@ def _tensor_words(values: _Values, value: _Value, conversions: Sequence[Conversi
     """Says ``"3 conversions of relu (4x64x56x56) from contiguous to channels_last, for conv_1, conv_2 and conv_3"``."""
     first, maker = conversions[0], values.maker(value)
     if value[0]:
-        name, readers = value[1], distinct(c.node or c.value for c in conversions)
+        name, readers = value[1], distinct(values.reader_words(c) for c in conversions)
     else:
         name = _KINDS.get(first.tensor, "a tensor")
         readers = distinct(op_words(c.op) for c in conversions if c.op is not None)

@@ -13,6 +13,7 @@ import msgspec
 from layoutdoctor._version import __version__
 from layoutdoctor.diagnosis import Configuration
 from layoutdoctor.diagnosis.configurations import BASELINE
+from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.diagnosis.subject import InputUse
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.advice.applying import how_to_apply
@@ -182,7 +183,8 @@ class Run:
             begin = time.monotonic()
             self._watch.begin("compiling")
             is_disturbed = self._on_gpu and any(worker.chooses_by_time for worker in batch)
-            compile_side_by_side(batch, done, self._compiled, most=1 if is_disturbed else None)
+            most = 1 if is_disturbed else None
+            compile_side_by_side(batch, done, self._compiled, most=most, has_formats=self._has_formats())
             uncompiled = [self._worker(one) for one in in_eager_mode(self.workers)]
             self.workers += uncompiled
             compile_side_by_side(uncompiled, [*done, *batch], self._compiled)
@@ -199,6 +201,11 @@ class Run:
                 left = [*self._short_of_memory(batch), *left]
             if left:
                 self._release(batch)
+
+    def _has_formats(self) -> bool:
+        """Whether a parameter or an input of the model can have a channels-last format."""
+        ranks = CHANNELS_LAST_BY_RANK.keys() & self._host.loaded.parameter_ranks
+        return bool(ranks) or not {"images", "frames"}.isdisjoint(self._eager.input_uses)
 
     def _worker(self, configuration: Configuration) -> Worker:
         """Makes the worker of a configuration, with the lines of code by which a user applies the configuration."""

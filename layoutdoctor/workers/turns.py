@@ -78,6 +78,7 @@ def compile_side_by_side(
     on_done: Callable[[Sequence[Worker]], object],
     *,
     most: int | None = None,
+    has_formats: bool = True,
 ) -> None:
     """
     Compiles configurations side by side.
@@ -87,9 +88,17 @@ def compile_side_by_side(
         on_done: Function that is called whenever a worker has compiled, has failed or is the same as another one, with
             the workers that still compile.
         most: Largest number of workers that compile at once; None for the number of cores and one more.
+        has_formats: Whether the model has tensors that can be channels-last. If not, a configuration that asks for a
+            memory format comes last, as it will be the same as one that demands less.
     """
     most = most or (os.cpu_count() or 1) + 1
-    waiting = sorted(workers, key=lambda worker: _FIRST.index(worker.name) if worker.name in _FIRST else len(_FIRST))
+    waiting = sorted(
+        workers,
+        key=lambda worker: (
+            not has_formats and worker.configuration.asks_for_format,
+            _FIRST.index(worker.name) if worker.name in _FIRST else len(_FIRST),
+        ),
+    )
     running: list[Worker] = []
     begun = [*earlier]
     while waiting or running:

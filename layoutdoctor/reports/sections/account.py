@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
@@ -96,11 +95,11 @@ def account_sentence(account: Account) -> str:
 
 def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
     """Names the operation that takes most time more in the faster configuration; empty if none has a name."""
-    longer: Counter[str] = Counter()
+    longer: dict[str, float] = {}
     for row in rows:
         if row.seconds < 0 and row.operations:
-            longer[row_name(row)] -= row.seconds
-    return f" (longer there: {clean_name(longer.most_common(1)[0][0])})" if longer else ""
+            longer[row_name(row)] = longer.get(row_name(row), 0.0) - row.seconds
+    return f" (longer there: {clean_name(max(longer, key=lambda name: longer[name]))})" if longer else ""
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:

@@ -208,10 +208,10 @@ def test_the_order_of_work_on_a_gpu_is_that_of_its_memory(tmp_path: Path, monkey
         run_first(eager)
         eager.room = 2
 
-    def compile_noted(batch: Any, *rest: Any, most: int | None = None) -> None:
+    def compile_noted(batch: Any, *rest: Any, most: int | None = None, **options: Any) -> None:
         batches.append([worker.name for worker in batch])
         assert most is None
-        compile_side_by_side(batch, *rest, most=most)
+        compile_side_by_side(batch, *rest, most=most, **options)
         if len(batches) == 1:
             failure = Failure(kind="run", message="out of memory: 4.0 GiB were asked for", cause="out_of_memory")
             batch[1].observe(status="failed", failure=failure)

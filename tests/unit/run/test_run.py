@@ -38,6 +38,18 @@ def test_times_that_count_are_not_lost_to_the_first_table(times: list[float], mo
     assert [worker.rounds for worker in run.workers] == [times] * 4
 
 
+@pytest.mark.parametrize(
+    ("ranks", "uses", "has_formats"),
+    [((1, 3), ("other",), False), ((1, 4), ("other",), True), ((1, 3), ("images",), True), ((5,), (), True)],
+)
+def test_a_model_has_formats_if_a_parameter_or_an_input_can_be_channels_last(
+    ranks: tuple[int, ...], uses: tuple[str, ...], has_formats: bool
+) -> None:
+    host: Any = SimpleNamespace(loaded=SimpleNamespace(parameter_ranks=ranks))
+    eager: Any = SimpleNamespace(on_gpu=False, head=HEAD, reference=None, input_uses=uses)
+    assert Run(host, eager, Request(), Watch(lambda step: None))._has_formats() is has_formats
+
+
 def test_two_configurations_between_which_the_advice_is_open_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     eager: Any = SimpleNamespace(on_gpu=False, head=HEAD, reference=None)
     run = Run(NO_HOST, eager, Request(budget_seconds=1e6), Watch(lambda step: None))

@@ -108,6 +108,17 @@ def test_what_matters_most_is_compiled_first_and_the_rest_in_its_order(host: Scr
     assert host.begun == done == [*first, *(name for name in NAMES if name not in first)]
 
 
+def test_without_formats_those_that_ask_for_one_are_compiled_last(host: ScriptedHost) -> None:
+    built_in = {one.name: one for one in BUILTIN_CONFIGURATIONS}
+    names = ("inductor-channels-last-freezing", "inductor-freezing", "eager-channels-last", "inductor")
+    made = [Worker(host, built_in[name], Request(), None) for name in names]
+
+    compile_side_by_side(made, (), lambda running: None, most=1, has_formats=False)
+
+    assert host.begun == ["inductor", "inductor-freezing", "inductor-channels-last-freezing", "eager-channels-last"]
+    close(made)
+
+
 def test_no_more_compile_at_once_than_there_are_cores_and_one(
     host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
