@@ -167,6 +167,15 @@ def test_a_ratio_that_is_inconclusive_is_not_held_against_the_script() -> None:
     assert ", recorded no certain ratio" in script
 
 
+def test_conversions_that_were_not_recorded_are_not_called_as_recorded() -> None:
+    trials = tuple(msgspec.structs.replace(trial, kernels=None) for trial in a_record().trials)
+    for comparison, judged in ((None, "None"), (a_record().comparison, 'same and found["kept"][2] >= 1')):
+        script = script_of(msgspec.structs.replace(a_record(comparison=comparison), trials=trials))
+        assert f"\nreproduced = {judged}\n" in script
+        assert '\nverdict = f"conversions not recorded; ' in script
+        compile(script, "reproducer.py", "exec")
+
+
 def test_what_was_run_is_handed_out_with_what_it_printed() -> None:
     run = a_record(reproduction=Reproduction(printed="verdict: reproduced\n\x1b[1m", reproduced=True))
     assert render_reproducer(run).endswith(
