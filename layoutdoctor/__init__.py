@@ -102,7 +102,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports the module of a public name on first use."""
+    """Returns a public name from its module, which is imported on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutdoctor' has no attribute {name!r}")
     with needs_torch():

@@ -17,10 +17,10 @@ from layoutdoctor.errors import LayoutDoctorError
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"
 _FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_OR_URL")
-"""Arguments that a shell completes with names of files."""
+"""Metavars of the arguments that a shell completes with names of files."""
 _COMPLETION = "--print-completion"
 _CHECK = "--check"
-"""An option that selects the subcommand of the same name, if it is the first word."""
+"""An option that selects the subcommand of the same name, if at most ``_TALK_OPTIONS`` come before it."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
@@ -44,7 +44,7 @@ class OneLineParser(argparse.ArgumentParser):
     hint = ""
 
     def error(self, message: str) -> NoReturn:
-        """Reports an error of the command line, and ends the process."""
+        """Reports an error of the command line, and exits with status ``EXIT_USAGE``."""
         say_error(f"{message}{self.hint}; see {self.prog} --help")
         self.exit(EXIT_USAGE)
 
@@ -67,7 +67,7 @@ class PrintCompletion(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; ``argv`` is the command line without the program's name."""
+    """Runs one command and returns its exit status. ``argv`` has the words after the program's name; None: sys.argv."""
     open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     with ending_signals():
@@ -103,7 +103,7 @@ def _main(given: Sequence[str]) -> int:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the command line into the words for layoutdoctor, and after ``--`` the words for a user's script."""
+    """Splits off the words after ``--``, which ``run`` passes to the user's script; other subcommands have none."""
     if words[0] != "run" or "--" not in words:
         return list(words), []
     end = words.index("--")
@@ -165,7 +165,7 @@ def _module_of(command: str) -> Any:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """Puts the subcommand first, before the options of all subcommands; adds ``diagnose`` if there is none."""
+    """Puts the subcommand first, ``diagnose`` if none is named; help, version and completion need no subcommand."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name == [_CHECK]:

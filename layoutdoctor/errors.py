@@ -32,11 +32,11 @@ class SubjectError(LayoutDoctorError):
 
 
 class TransportError(SubjectError):
-    """The caller's model could not be saved for another process, or could not be loaded there (exit status 3)."""
+    """The model could not be sent to another process, or no process or temporary folder was made (exit status 3)."""
 
 
 class RecordError(LayoutDoctorError):
-    """A saved diagnosis could not be read (exit status 3)."""
+    """A saved diagnosis, a recording or a file of accepted findings could not be read (exit status 3)."""
 
 
 class TraceError(LayoutDoctorError):
@@ -44,7 +44,7 @@ class TraceError(LayoutDoctorError):
 
 
 class UnsupportedTorchError(LayoutDoctorError):
-    """torch is not installed, or lacks something that layoutdoctor needs (exit status 3)."""
+    """torch cannot be imported, or lacks something that layoutdoctor needs (exit status 3)."""
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ class InconclusiveError(LayoutDoctorError):
 
 
 def first_line(error: BaseException) -> str:
-    """Describes an exception in one line: its class and the first line of its text that is not blank."""
+    """Describes an exception in one line: its class and the first line of its text that is not blank, if any."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

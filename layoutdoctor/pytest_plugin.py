@@ -92,9 +92,9 @@ def _remember(request: pytest.FixtureRequest, diagnosis: Diagnosis) -> None:
 
 def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[str, Any]:
     """
-    Combines the options of a check; later ones override earlier ones.
+    Combines the options of a check; raises ``UsageError`` for an unknown option or a marker's positional argument.
 
-    The order is: the project's settings, the markers from the module's to the test's own, the arguments of the call.
+    Later ones override earlier ones: the project's settings, the markers (the test's own last), the call's arguments.
     """
     from layoutdoctor.errors import UsageError
 
@@ -133,7 +133,7 @@ def pytest_runtest_makereport(
 
 
 def _write(item: pytest.Item, diagnoses: list[Diagnosis], directory: str) -> str:
-    """Writes the diagnoses; returns a line for each file, or for the error, which does not hide the test's failure."""
+    """Writes the diagnoses; returns a line for each written file, and a last line for an error."""
     from layoutdoctor.files.writing import file_name_of
 
     written = []

@@ -34,12 +34,12 @@ _MOST_REASONS = 5
 
 class _Wasted(NamedTuple):
     """
-    The round trips of one trial that are not accepted.
+    The proved round trips of one trial that are not accepted.
 
     Attributes:
         pairs: The round trips.
-        seconds: Total time of the round trips; None if the time of one of them was not measured.
-        share: This total time divided by the kernel time; None if one of the two times is not known.
+        seconds: Total time of the round trips; None if the time of one of them is not known.
+        share: ``seconds`` divided by the kernel time; None if one of the two is not known.
     """
 
     trial: Trial
@@ -73,8 +73,8 @@ def assert_no_redundant_conversions(
             contiguous model on a CPU then usually has round trips in oneDNN. A trace has one configuration,
             ``recorded``, which the default selects.
         accepted: A file written by ``--write-accepted``, or the paths of modules whose round trips are accepted.
-        max_share: Share of the kernel time, 0 to 1, that round trips may take in each configuration, without the
-            accepted ones; 0 allows no round trip. A round trip whose time is not known always fails.
+        max_share: Share of the kernel time, from 0 to below 1, that the round trips of each configuration may take;
+            accepted ones do not count. 0 allows no round trip. A round trip whose time is not known always fails.
         allow_gaps: Whether the check may pass although a part of the model was not understood or not recorded (custom
             operations, symbolic sizes), so that round trips in this part would not be found.
 
@@ -82,11 +82,12 @@ def assert_no_redundant_conversions(
         The diagnosis, for further checks. It has no times of calls.
 
     Raises:
-        AssertionError: The model has round trips. The first lines give their number, places and cost.
-        InconclusiveError: No round trip was found, but not everything could be examined, so this proves nothing.
+        AssertionError: Round trips take more than ``max_share``. The first lines give their number, places and cost.
+        InconclusiveError: No round trip fails the check, but not everything could be examined, so this proves nothing.
         UsageError: An argument is wrong.
         RecordError: The file of accepted findings cannot be read.
-        SubjectError: The model does not run in eager mode.
+        SubjectError: The model cannot be sent to another process, or does not run in eager mode.
+        UnsupportedTorchError: torch is not installed.
     """
     __tracebackhide__ = True
     check_share(max_share)
@@ -104,7 +105,7 @@ def assert_no_redundant_conversions(
 
 
 def check_share(max_share: object) -> None:
-    """Raises ``UsageError`` if this is not a share of the kernel time that round trips may take."""
+    """Raises ``UsageError`` unless ``max_share`` is a number of at least 0 and below 1."""
     if isinstance(max_share, bool) or not isinstance(max_share, Real) or not 0 <= float(max_share) < 1:
         raise UsageError(
             f"cannot allow a share of {max_share!r}: expected a part of the kernel time of at least 0 and below 1, "

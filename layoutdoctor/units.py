@@ -26,7 +26,7 @@ def format_significant(value: float, digits: int = 3) -> str:
 
     Args:
         value: Any finite number.
-        digits: Number of significant digits; the text has all digits of the integer part, rounded.
+        digits: Number of significant digits; further digits of the integer part are 0, such as ``"12300"``.
     """
     if value == 0:
         return "0"
@@ -48,7 +48,7 @@ def format_seconds(seconds: Seconds) -> str:
 
 
 def format_bytes(count: Bytes) -> str:
-    """Formats a size with three significant digits and a binary unit: ``"1.53 MiB"``, ``"12 B"``."""
+    """Formats a size with three significant digits and a binary unit: ``"1.53 MiB"``; bytes exactly: ``"1000 B"``."""
     for scale, unit in _SIZE_UNITS[:-1]:
         # Round first, as for durations: one byte less than a mebibyte is "1.00 MiB", never "1024 KiB".
         if float(f"{count / scale:.2e}") >= 1:

@@ -1,7 +1,7 @@
 """
 The words that rules, reports and comparisons share: owners, directions, tensors, element types, counts and lists.
 
-Names from a record (modules, files, kernels) are not changed here; a report cleans everything that it prints.
+Names from a record may hold characters that cannot be printed: a report cleans everything that it prints.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def be(count: int) -> str:
 
 
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
-    """Joins parts to a list in a sentence: ``"a, b and c"``; parts beyond ``most`` are counted: ``"and 7 more"``."""
+    """Lists parts in a sentence: ``"a, b and c"``; counts parts beyond ``most``: ``"and 7 more"``; None names all."""
     every = list(parts)
     named = every if most is None or len(every) <= most else [*every[:most], f"{len(every) - most} more"]
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
@@ -180,7 +180,7 @@ Value = TypeVar("Value")
 
 
 def phrase(words: str, value: Value | None, text: Callable[[Value], str] = str) -> str:
-    """Puts a value in place of ``{}`` in the words: ``" (4.00 ms)"``; empty if the value is None or empty."""
+    """Puts ``text(value)`` in place of ``{}`` in the words: ``" (4.00 ms)"``; empty if the value is None or empty."""
     return "" if value is None or value in ("", (), []) else words.format(text(value))
 
 
@@ -190,7 +190,7 @@ def shape_words(shape: Sequence[Size]) -> str:
 
 
 def layout_words(layout: Layout | None) -> str:
-    """Names a layout: ``"channels_last"``, ``"blocked aBcd16b"``; a layout without a name by its strides."""
+    """Names a layout: ``"channels_last"``, ``"blocked aBcd16b"``, else its strides; None as not recorded."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
     if layout.format is not None:
@@ -233,7 +233,7 @@ _CONFIGURATIONS[BASELINE] += " (the default)"
 
 
 def name_in_words(name: str) -> str:
-    """Describes a configuration: ``"compiled + channels_last"``; keeps the name of one that is not built in."""
+    """Describes a configuration: ``"compiled + channels_last"``; one that is not built in keeps its name."""
     base, *added = name.split("+")
     built_in = base.removeprefix(AHEAD_OF_TIME)
     if built_in not in _CONFIGURATIONS:
@@ -278,7 +278,6 @@ def speed_words(ratio: Ratio, than: str | None = None) -> str:
     return f"{shown(ratio.name)} {'' if ratio.verdict == 'inconclusive' else 'is '}{gain_words(ratio, than)}"
 
 
-# ---------------------------------------------------------------------------------------------- reports only
 NOT_RECORDED = "not recorded"
 STATUS_WORDS = {"failed": "failed", "timed_out": "timed out", "crashed": "crashed", "skipped": "skipped"}
 """Words for the status of a trial without a result."""

@@ -1,5 +1,5 @@
 """
-Torch's private names that ``capture`` uses, each with what is lost without it.
+Torch's private names, each with what is lost without it, and the settings and hooks of compiles that use them.
 
 If torch lacks a name, ``private`` raises UnsupportedTorchError. Only the capture that needs the name is lost, and the
 user's compile goes on. The wraps around Inductor's functions call the original and return its result. They record after
@@ -188,7 +188,7 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 def inductor_config() -> Any:
-    """Imports Inductor's configuration module and returns it."""
+    """Returns Inductor's configuration module; raises UnsupportedTorchError if it cannot be imported."""
     try:
         with same_environment():
             import torch._inductor.config as config  # the import takes seconds: only if a model is compiled
@@ -200,7 +200,7 @@ def inductor_config() -> Any:
 
 
 def profiler_runs() -> bool:
-    """Whether a profiler of torch records this thread: a second profiler would end the first."""
+    """Whether a profiler of torch records this thread, if torch says so: a second profiler would end the first."""
     with contextlib.suppress(UnsupportedTorchError):
         return bool(private("torch.autograd._profiler_enabled")())
     return False
@@ -222,6 +222,9 @@ def lowering_every_graph() -> Iterator[None]:
 def on_compiles(begins: Callable[[], None]) -> Iterator[None]:
     """
     A block in which ``begins`` is called each time torch.compile begins to compile, in the thread that compiles.
+
+    Raises:
+        UnsupportedTorchError: This torch has no such callbacks.
 
     Source:
         ``CompilationCallbackHandler.run_start_callbacks``, torch/_dynamo/callback.py, torch 2.7 to 2.13. A callback
@@ -245,7 +248,7 @@ def compile_settings(global_options: Mapping[str, Any]) -> Iterator[None]:
 
     The caches of AOTAutograd and of FX graphs are off. The kernel caches stay on, so that all configurations share
     equal C++ and Triton kernels. A backward graph is lowered together with its forward graph, not when it first runs.
-    Sizes become symbolic as they do for the user: if the code behind a graph break is called with several sizes.
+    Sizes become symbolic as in the user's own program, for example behind a graph break that several sizes reach.
 
     Args:
         global_options: Inductor settings that act only when set globally, such as ``freezing``.
@@ -289,7 +292,7 @@ def building_kernels(count: int) -> Iterator[None]:
 
 
 def without_recompile_limit() -> AbstractContextManager[None]:
-    """A block in which a model is compiled for hundreds of shapes; by default, torch runs the ninth in eager mode."""
+    """A block in which a model is compiled for hundreds of shapes; by default, the ninth shape runs in eager mode."""
     import torch._dynamo.config as dynamo_config
 
     return _patched(dynamo_config, {"recompile_limit": 512, "accumulated_recompile_limit": 4096})
@@ -305,7 +308,7 @@ def compile_arguments_of(compiled: object) -> dict[str, Any]:
     Finds the arguments that torch.compile was called with: ``mode`` or ``options``, ``dynamic``, ``fullgraph``.
 
     Returns:
-        The arguments by name; empty if the object is not compiled, or not by Inductor.
+        The arguments by name; empty if the object is not compiled, not by Inductor, or by a torch that hides them.
 
     Source:
         The context behind ``get_compiler_config``, ``innermost_backend``, torch/_dynamo/eval_frame.py;
@@ -344,7 +347,7 @@ def have_torch_check(given: Mapping[str, Any]) -> None:
 
 def missing_cpp_compiler() -> str | None:
     """
-    Explains in a sentence why Inductor cannot compile for a CPU; None if a C++ compiler works.
+    Explains in a sentence why Inductor cannot compile for a CPU; None if a C++ compiler works or torch cannot say.
 
     Source:
         ``torch._inductor.cpp_builder.get_cpp_compiler``, torch 2.7 to 2.15.
@@ -540,7 +543,7 @@ def _subclasses(cls: type) -> list[type]:
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """Collects Inductor's DEBUG lines in a block; the log handlers get no more lines than before."""
+    """A block that collects all log lines of Inductor's graph module; the log's handlers get no more than before."""
     lines: list[str] = []
     logger = logging.getLogger("torch._inductor.graph")
     level, effective = logger.level, logger.getEffectiveLevel()

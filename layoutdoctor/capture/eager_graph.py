@@ -42,7 +42,8 @@ class EagerRecorder(TorchDispatchMode):
     Records the operations of one iteration.
 
     Attributes:
-        nodes: Nodes so far: one per operation, and a placeholder for each tensor that no recorded operation made.
+        nodes: Nodes so far: one per operation, a ``getitem`` for each tensor of a result that is a tuple or list, and a
+            placeholder for each tensor that no recorded operation made.
         failures: Operations that could not be recorded, with the error; they run all the same.
         not_understood: Names of the operations whose tensors cannot be followed, by reason.
     """
@@ -139,7 +140,7 @@ class EagerRecorder(TorchDispatchMode):
             location, module = self._forward.get(int(running._sequence_nr()), (None, None))
             return location, module, True
         place = (_user_location(sys._getframe(3)), self._modules.current)
-        # Autograd makes its node just before an operation runs: the first operation seen with a number belongs to it.
+        # Autograd makes a node just before its operation runs: the first operation seen with a number is the node's.
         self._forward.setdefault(private("torch.autograd._get_sequence_nr")() - 1, place)
         return place[0], place[1], False
 
@@ -181,7 +182,7 @@ class EagerRecorder(TorchDispatchMode):
 
 
 def _uses_running_statistics(function: Any, args: tuple[Any, ...]) -> bool | None:
-    """Whether a batch norm uses its running statistics, by its ``training`` argument; None for other operations."""
+    """Whether a batch norm uses its running statistics, by its ``training`` argument; None without such an argument."""
     schema = function._schema
     if "batch_norm" not in schema.name or "backward" in schema.name:
         return None

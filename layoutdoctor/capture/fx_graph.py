@@ -57,7 +57,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a source file is not of torch, of a package that torch calls, of Python or of us, nor generated."""
+    """Whether a file is the user's: not of torch or packages that torch calls, of Python or of us, not generated."""
     is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages are in there
     is_torchs = path.startswith(_NOT_THE_USERS) or _CALLED_BY_TORCH.search(path) is not None
     return not (is_pythons or is_torchs or "/torchinductor_" in path)
@@ -75,7 +75,7 @@ def source_location(file: str, line: int) -> SourceLocation:
 
 
 def clean_module_path(path: str) -> str | None:
-    """Removes dynamo's access expressions from a module path: ``L['model']._modules['body'][0]`` becomes ``body.0``."""
+    """Turns dynamo's ``L['model']._modules['body'][0]`` into the module path ``body.0``; None for the model itself."""
     while (access := _GETATTR.match(path)) is not None:
         path = f"{access[1]}.{access[2]}{access[3]}"
     text = re.sub(r"^(L\[['\"][^'\"]+['\"]\]|G\[['\"][^'\"]+['\"]\]|L__self__)", "", path)
@@ -97,7 +97,7 @@ def names_of_modules(model: torch.nn.Module | None) -> Mapping[str, Sequence[str
 
 def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
     """
-    Returns the name of the nn.Module that an FX node comes from.
+    Returns the name of the nn.Module that an FX node comes from; None for the model itself, and if not recorded.
 
     A node of a backward graph has the module of its forward node. Behind a graph break, dynamo's path begins at the
     module whose forward it traces; the name that the module has in the model is returned instead.
@@ -117,7 +117,7 @@ def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def node_location(node: Any) -> SourceLocation | None:
-    """Returns the line of user code that an FX node comes from."""
+    """Returns the line of user code that an FX node comes from; None if its stack has none."""
     return location_in_stack(node.meta.get("stack_trace"))
 
 
@@ -169,7 +169,7 @@ _NUMBERED = re.compile(r"_\d+$")
 
 def called_name(node: Any) -> str | None:
     """
-    Returns the name of the function that the user's code called to get this node, such as ``conv2d``.
+    Returns the name of the function that the user's code called to get this node (``conv2d``); None if not recorded.
 
     Source:
         ``meta["source_fn_stack"]``, outermost entry first. An entry is a pair: the name of a node, and a function, a

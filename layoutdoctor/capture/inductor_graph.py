@@ -193,12 +193,7 @@ def _extern_name(node: Any) -> str:
 
 
 def ir_layout(inner: Any) -> Layout | None:
-    """
-    Returns the layout of an Inductor buffer.
-
-    Returns:
-        None for a layout class without sizes and strides, such as ``MultiOutputLayout`` and ``NoneLayout``.
-    """
+    """Returns an Inductor buffer's layout; None for classes without sizes and strides, like ``MultiOutputLayout``."""
     try:
         layout = inner.get_layout()
     except Exception:  # some classes raise, some have only the attribute
@@ -260,7 +255,7 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
         for entry in body.memory_usage[kind]
         if entry.buffer_name == stored
     ]
-    if len(stores) != 1 or stores[0].mode is not None:  # scattered with atomic additions
+    if len(stores) != 1 or stores[0].mode is not None:  # several stores, or atomic additions
         loaded = dict.fromkeys(entry.buffer_name for entry in body.memory_usage[MemoryUsageType.LOAD])
         return tuple(BufferRead(name=name, stride=None) for name in loaded)
     ones = {variable for variable in body.var_ranges if variable not in counts}

@@ -281,14 +281,14 @@ class TracedRun(fx.Interpreter):
     """
 
     def run_node(self, node: fx.Node) -> Any:
-        """Runs one node."""
+        """Runs one node; copies the result of a convolution to the strides of the trace."""
         result = super().run_node(node)
         if node.op == "call_function" and "convolution" in str(node.target):
             return pytree.tree_map(_laid_out, result, node.meta.get("val", result))
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls an operation."""
+        """Calls an operation, and ``reshape`` in place of ``view``."""
         if target is torch.ops.aten.view.default:
             target = torch.ops.aten.reshape.default
         return super().call_function(target, args, kwargs)
@@ -299,8 +299,8 @@ def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
     Returns a function that makes a graph's outputs without computing them.
 
     Returns:
-        None if the graph has to be computed: a size or stride is not known, or all is made of constants, such as
-        NumPy's arithmetic on shapes, on whose values the model may go on.
+        None if the graph has to be computed: an output is no strided tensor of known sizes, or no input is used, as in
+        NumPy's arithmetic on shapes, whose results the model may need.
     """
     output = graph_module.graph.output_node()
     outputs = output.args[0]

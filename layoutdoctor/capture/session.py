@@ -80,7 +80,7 @@ class CompileCapture:
 
     @property
     def traced(self) -> TracedModel | None:
-        """The model as Python code; None if dynamo traced several graphs, or if the code needs more than torch."""
+        """The model as Python code; None unless dynamo traced exactly one graph that ``traced_model`` can write."""
         return self._traced[0] if len(self._traced) == 1 else None
 
     @property
@@ -131,7 +131,7 @@ class CompileCapture:
         self.captured.append(CapturedGraph(graph, generated))
 
     def _decision_of(self, lowering: Any) -> RawDecision | None:
-        """Returns the decision about the lowered graph; else the first one made after the graph before."""
+        """Returns the last decision about this graph, else the first decision since the previous graph, else None."""
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is lowering.module]
         return own[-1] if own else decided[0][1] if decided else None

@@ -42,8 +42,8 @@ def import_compiler() -> None:
     Prepares this process for forks that compile for a GPU, without using CUDA itself.
 
     Source:
-        ``torch/_inductor/runtime/benchmarking.py`` asks whether there is a GPU when it is imported, and NVML if it can:
-        ``torch.cuda.device_count``; torch 2.11.
+        ``torch/_inductor/runtime/benchmarking.py`` asks at its import whether there is a GPU, by NVML if NVML answers
+        (``torch.cuda.device_count``); torch 2.11.
     """
     inductor_config().compile_threads = 1  # the workers compile in parallel; a pool would disturb timings
     with contextlib.suppress(Exception):  # NVML does not answer, or this torch has no such function
@@ -83,8 +83,8 @@ def warm_up_compiler(*, builds: bool = True) -> None:
     A part that fails is skipped: the first compile then does this part itself and reports its error.
 
     Args:
-        builds: Whether to build the precompiled header in a further process. That takes a processor for some seconds,
-            and would disturb the timing of a diagnosis that builds no kernels.
+        builds: Whether to build the precompiled header in a further process. The build occupies a processor for some
+            seconds, and would disturb the timing of a diagnosis that builds no kernels.
 
     Source:
         ``cpu_vec_isa.supported_vec_isa_list``, whose members are true if a test program works;

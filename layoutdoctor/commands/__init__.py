@@ -20,7 +20,7 @@ COMMANDS = {
     "schema": "the JSON Schema of a saved diagnosis",
     "check": "what of this machine bears on a diagnosis, and what will not be recorded (also --check)",
 }
-"""The line in the help of each subcommand."""
+"""The line of each subcommand in the help of ``layoutdoctor``."""
 
 COMMAND_ALIASES = {"trace": "show", "examine": "show", "render": "show"}
-"""Other names of subcommands."""
+"""Other names of subcommands, and the subcommand that each name means."""

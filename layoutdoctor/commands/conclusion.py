@@ -1,7 +1,7 @@
 """
-Concludes every command with a diagnosis: accepted findings, reports, findings that fail it, exit status.
+Concludes every command with a diagnosis: accepted findings, reports, findings that fail the command, exit status.
 
-The options are checked before anything is measured, and so is whether their files can be read or written.
+Before anything is measured, the options are checked, and whether their files can be read or written.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class FailedTarget(Record, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Conclusion:
     """
-    The outputs of a command with a diagnosis, and the findings that fail it.
+    The outputs of a command with a diagnosis, and the findings that fail the command.
 
     Attributes:
         report_format: Format of the report on standard output.
         fail_on: Severity, or code of a rule, of findings that fail the command; None if no finding does.
         accepted_path: File of accepted findings, which is read or written; None without such a file.
-        accepted: Content of this file; None without a file, or if it is written for the first time.
-        annotate: Function that writes an annotated trace; None for a command that reads no trace.
+        accepted: Content of this file; None without ``accepted_path``, or if the file does not exist yet.
+        annotate: Function that writes an annotated trace; None unless the only file to show is a trace, table or log.
     """
 
     outputs: tuple[OutputFile, ...]
@@ -100,14 +100,14 @@ class Conclusion:
 
     def conclude(self, diagnosis: Diagnosis, status: int, show: Callable[[Diagnosis], None] | None = None) -> int:
         """
-        Writes and prints the reports of a diagnosis, and says which findings are accepted and which fail it.
+        Writes and prints the reports of a diagnosis; says how many findings are accepted, and which fail the command.
 
         Args:
             status: Exit status if no finding fails the command.
             show: Function that shows the scrubbed diagnosis; None prints the report.
 
         Returns:
-            The exit status.
+            The exit status; with ``fail_on``, ``EXIT_INCONCLUSIVE`` if neither kernels nor graphs were recorded.
         """
         acceptance = self.accept(diagnosis)
         shown = self.for_others(acceptance.diagnosis)
@@ -137,7 +137,7 @@ class Conclusion:
         """Marks the accepted findings of a diagnosis; all findings, if the file of accepted findings is written."""
         if self.accepted_path is None:
             return Acceptance(diagnosis)
-        diagnosis = for_others(diagnosis)  # saved diagnoses have the scrubbed names, too
+        diagnosis = for_others(diagnosis)  # a saved diagnosis has scrubbed names, and is compared with the same file
         if self.accepted is not None and not self.writes_accepted:
             return accept(diagnosis, self.accepted)
         return accept(diagnosis, accept_all(diagnosis, self.accepted))
@@ -215,7 +215,7 @@ def failing_findings(diagnosis: Diagnosis, fail_on: str | None) -> tuple[Finding
 
 
 def is_failing(finding: Finding, fail_on: str | None) -> bool:
-    """Whether a finding, unless it is accepted, fails the command."""
+    """Whether a finding fails the command if it is not accepted."""
     severities = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on or "", ())
     return finding.code == fail_on or finding.severity in severities
 
@@ -226,7 +226,7 @@ def can_be_judged(diagnosis: Diagnosis) -> bool:
 
 
 def status_of(diagnosis: Diagnosis) -> int:
-    """Returns a diagnosis's exit status: 0 if a configuration was measured or lowered, or no convolution ran."""
+    """Returns the exit status: 0 if a configuration was measured or lowered, or no convolution ran; else 4."""
     was_lowered = diagnosis.subject.target is not None and any(trial.status == "ok" for trial in diagnosis.trials)
     was_measured = any(trial.measurement is not None for trial in diagnosis.trials)
     has_no_convolution = all(trial.status == "skipped" and trial.failure is None for trial in diagnosis.trials)
@@ -253,7 +253,6 @@ def _say_what_failed(diagnosis: Diagnosis, fail_on: str) -> None:
 
 
 def _line(finding: Finding) -> str:
-    """Describes a finding in one line: code, severity, rule, configuration, place, message."""
     where = [f"[{clean_name(finding.configuration)}]"] if finding.configuration else []
     place = place_of(finding.location, finding.module)
     head = " ".join([clean_name(finding.code), finding.severity, clean_name(finding.rule), *where])

@@ -187,7 +187,6 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive_seconds(text: str) -> float:
-    """Reads a number of seconds from the command line."""
     try:
         seconds = float(text)
     except ValueError:
@@ -212,7 +211,6 @@ def _compile_arguments(text: str) -> dict[str, Any]:
 
 
 def _seconds_or_none(text: str) -> float:
-    """Reads a number of seconds from the command line, or ``none`` as infinity."""
     return math.inf if text == "none" else _positive_seconds(text)
 
 
@@ -252,7 +250,7 @@ def diagnose_calls(
     arguments: argparse.Namespace, plan: Plan, requests: Mapping[str, Request], weights: Sequence[float]
 ) -> int:
     """
-    Diagnoses each kind of call, and makes the policy for all kinds.
+    Diagnoses each kind of call (one set of input shapes, one thread count), and makes the policy for all kinds.
 
     Args:
         requests: Requests by the name of the kind of call.
@@ -328,7 +326,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> 
 
 
 def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
-    """Returns the file of ``--package``; None without this option. Refuses a file that cannot be written."""
+    """Returns the file of ``--package``; None without it. Refuses a file that cannot be written, and ``--resume``."""
     if arguments.package is None:
         return None
     if arguments.resume is not None:
@@ -370,7 +368,7 @@ def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> in
 
 
 def say_how_to_continue(words: Sequence[str]) -> None:
-    """Prints the command that continues the diagnosis to standard error, with ``--force`` if this run wrote files."""
+    """Says which command repeats the run, or continues it (``--resume``); adds ``--force`` if the run wrote files."""
     written = ("--output", "--save-recordings", "--save-traces")
     words = list(words)
     if any(word.startswith(written) for word in words) and "--force" not in words:

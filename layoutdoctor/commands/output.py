@@ -69,7 +69,7 @@ class OutputFile:
     details: Path | None = None
 
     def write(self, text: str) -> None:
-        """Replaces the file."""
+        """Writes the text as the whole content of the file."""
         write_file(self.path, text)
 
 
@@ -102,7 +102,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
 
 
 def _known_format(text: str) -> str:
-    """Reads a format from the command line; argparse then compares it with the formats of the command."""
+    """Returns a format from the command line; refuses ``junit`` with advice. argparse refuses other unknown formats."""
     if text == "junit":
         raise argparse.ArgumentTypeError(f"cannot print 'junit': {INSTEAD_OF_JUNIT}")
     return text
@@ -120,7 +120,7 @@ def add_limit_option(parser: argparse.ArgumentParser) -> None:
 
 
 def whole_number(text: str) -> int:
-    """Reads a whole number from 1 on from the command line."""
+    """Reads a whole number, 1 or more, from the command line."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"cannot use {text!r}: expected a whole number from 1 on")
     return int(text)
@@ -148,11 +148,12 @@ def prepare_outputs(
     Checks that all output files can be written; changes no file yet.
 
     Args:
-        paths: Names of the output files.
-        force: Whether existing files are replaced.
         read: Files that the command reads, which are never replaced; None for an option that was not given.
         further: Formats of raw data, by the end of the file's name. Raw data keep the names of modules and files.
         redact: Whether names of modules and files are replaced in reports; then raw data are refused.
+
+    Raises:
+        UsageError: A file cannot be written, is read by the command, is needed twice, or has an unknown suffix.
     """
     outputs: list[OutputFile] = []
     for name in paths:
@@ -179,7 +180,7 @@ def prepare_outputs(
 
 
 def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
-    """Returns the path of a file that can be written and that the command does not read; changes no file."""
+    """Returns the path; raises ``UsageError`` if the file cannot be written or is read as well. Changes no file."""
     for source in read:
         with contextlib.suppress(OSError, ValueError):  # no such file exists, or can exist
             if source is not None and path.samefile(source):
@@ -208,12 +209,12 @@ def files_of_target(target: str) -> list[Path]:
 
 
 def path_of_target(target: str) -> Path:
-    """Returns the file in the name of a target, such as ``model.py`` in ``model.py:NAME``."""
+    """Returns the file in a target's name: ``model.py`` of ``model.py:NAME``; without ``.py:``, the whole name."""
     return Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
 
 
 def prepare_directory(name: str, what: str) -> Path:
-    """Makes a directory and checks that files can be made in it."""
+    """Makes a directory, checks that files can be made in it, and returns its absolute path."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=name):
@@ -272,6 +273,7 @@ def save_reports(shown: Diagnosis, outputs: Sequence[OutputFile], annotate: Anno
 
     Raises:
         OutputError: A file could not be written; the other files were written.
+        UsageError, TraceError: The source of an annotated trace is no Chrome trace, or cannot be read.
     """
     written: list[Path] = []
 
@@ -345,7 +347,7 @@ def say_what_was_written(paths: Sequence[Path]) -> None:
 
 
 def print_report(shown: Diagnosis, report_format: str) -> None:
-    """Prints the report; on a terminal, text has colours and the terminal's width."""
+    """Prints the report; text is as wide as the terminal, and has colours on a terminal or with ``FORCE_COLOR``."""
     if report_format == "text" and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         print_text(render_terminal(shown, terminal_width()))
     else:

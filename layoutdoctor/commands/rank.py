@@ -38,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table of convolutions."""
+    """Prints the ranked convolutions, as a table or as JSON."""
     diagnosis = for_others(load(arguments.saved), redact_names=arguments.redact)
     of = arguments.of or diagnosis.compared_with or diagnosis.trials[0].name
     against = arguments.against or next((name for name in _candidates(diagnosis) if name != of), of)

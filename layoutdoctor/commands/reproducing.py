@@ -34,7 +34,7 @@ def with_reproduction(
     """
     Runs the reproducer and adds its output to the diagnosis.
 
-    The reproducer runs only if a report will contain it, and if it can run on this machine.
+    The script, if there is one, runs only if it or a Markdown report will be written. An interrupted run adds nothing.
 
     Args:
         target: The target as on the command line; a reproducer that loads the model from a file gets its file.
@@ -67,7 +67,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 def run_reproducer(script: str, file: Path | None = None, limit_seconds: float = _REPRODUCER_SECONDS) -> Reproduction:
     """
-    Runs a script in its own folder, and ends it and all processes that it started if it exceeds the time limit.
+    Runs a script in a folder of its own; at the time limit, ends the script and all processes that it started.
 
     Args:
         file: File of the model, for a script that loads the model from a file.

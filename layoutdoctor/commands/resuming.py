@@ -37,7 +37,7 @@ class Folder:
 
     Configurations that failed, hung or crashed are not tried again. All others are compiled and timed again, with warm
     compiler caches. If the run was finished, its recordings are examined again, and nothing is timed. If an imported
-    file of the user, the environment, the processors or the machine has changed, all configurations are tried again.
+    file of the user, one of ``_SEEN_VARIABLES``, a version or the machine has changed, all configurations run again.
 
     Attributes:
         locked: Context at whose end other runs may use the folder; the end of the process ends it as well.
@@ -51,7 +51,7 @@ class Folder:
         Opens the folder.
 
         Raises:
-            UsageError: The folder cannot be used, is used by another run, or belongs to one with another command line.
+            UsageError: The folder cannot be used, is used by another run, or belongs to another target or options.
         """
         self._path = prepare_directory(str(path), "recordings")
         key, file = _key_of(request), self._path / _KEY
@@ -95,7 +95,7 @@ class Folder:
         return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
 
     def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
-        """Writes the recordings so far, and once the hashes of the user's files and of the surroundings."""
+        """Writes the recordings so far; the first call also writes hashes of the user's files and the surroundings."""
         if not self._has_noted:  # only once, soon after the files were imported
             self._has_noted = True
             hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}

@@ -1,4 +1,4 @@
-"""``run``: diagnoses a module of a user's script, with the inputs that it gets when the script runs as usual."""
+"""``run``: diagnoses a module of a user's script with the inputs of its calls, or profiles steps of the script."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the script, then diagnoses the module, prints the report, and writes it to the output files."""
+    """Runs the script, then diagnoses its module or its recorded steps, and prints and writes the report."""
     from layoutdoctor.commands.running import require_torch  # imported late, because it is slow
     from layoutdoctor.workers.program import Asked, run_script
 

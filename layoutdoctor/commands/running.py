@@ -74,9 +74,9 @@ class Running:
 
     def diagnose(self, *, quiet: bool) -> Diagnosis:
         """
-        Makes the diagnosis, findings included, once. Logs a line for each configuration as soon as it is ready.
+        Makes the diagnosis, findings included. Logs a line for each configuration as soon as it is ready.
 
-        Other runs may use the folder afterwards.
+        May be called only once, because other runs may use the folder afterwards.
         """
         with contextlib.nullcontext() if self._folder is None else self._folder.locked:
             return self._diagnose(quiet=quiet)
@@ -114,7 +114,7 @@ class Running:
             directory: Folder for the recordings; None does not keep them.
 
         Returns:
-            The diagnosis of the results so far, scrubbed; None if no configuration was ready.
+            The diagnosis of the results so far, scrubbed or redacted; None if no configuration was ready.
         """
         seen = [
             msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, interrupted=how))
@@ -137,13 +137,12 @@ class Running:
         for one in self.recordings:
             if one.name not in self._named:
                 self._named.add(one.name)
-                # A configuration may be known to be the same as another one before that one has compiled.
+                # A configuration may be known to be the same as another one that has not compiled yet.
                 trial = diagnosis_of([one]).trials[0] if one.trial.status == "ok" else concluded(one.trial)
                 failure = trial.failure and self._conclusion.for_others(trial.failure)  # its text may hold a path
                 logger.info("%s", trial_in_short(msgspec.structs.replace(trial, failure=failure)))
 
     def _show_table(self, recordings: Sequence[Recording]) -> None:
-        """Prints the first table, whose times are provisional."""
         from layoutdoctor.reports.sections.view import build_view  # imported late, because it is slow
         from layoutdoctor.reports.text import table_lines
 
@@ -154,7 +153,6 @@ class Running:
 
 
 def _say_if_busy(others: OtherPrograms) -> None:
-    """Logs a warning at the start if other programs use much of the machine."""
     cores = others.cores
     if cores is not None and cores > BUSY_CORES:
         logger.info("other programs use %.1f cores: times will vary; end them, or diagnose later", cores)

@@ -59,7 +59,7 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
 
 def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
     """
-    Returns inputs and number of threads of each kind of call, by a name: each group of inputs with each number.
+    Returns the inputs and the thread count of each kind of call, by its name: each group of inputs with each count.
 
     Raises:
         UsageError: There are too many kinds, a group is empty, or two kinds are the same.
@@ -104,7 +104,7 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
 
 
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
-    """Refuses options that concern one model only: its inputs, its modules and its files."""
+    """Refuses options that concern one model only, such as its inputs and files, and words that cannot be targets."""
     given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(

@@ -1,8 +1,8 @@
 """
 ``show``: prints reports of recorded or saved files. Needs no model, no torch and no GPU.
 
-The kind of each file is found from its first bytes. A trace, a table of kernels or a log is examined. The recordings of
-one diagnosis make one report, with the present analysis and rules. A saved diagnosis is printed in any format.
+The name and the first bytes of a file show its kind. A trace, a table of kernels or a log is examined. The recordings
+of one diagnosis make one report, with the present analysis and rules. A saved diagnosis is printed in any format.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def status_of_run(diagnosis: Diagnosis) -> int:
 
 # ------------------------------------------------------------------------------------------- recordings
 def _of_recordings(names: Sequence[str]) -> Iterator[_Source]:
-    """Yields one source for each diagnosis in the recordings; if none can be read, one that raises the error."""
+    """Yields a source for each diagnosis in the recordings; if no file can be read, a source that raises the error."""
     from layoutdoctor.examination.examine import by_diagnosis
     from layoutdoctor.run.recorded import diagnose_recordings
 
@@ -225,9 +225,10 @@ def _status_of_recordings(diagnosis: Diagnosis) -> int:
 
 def _load_recordings(names: Sequence[str]) -> list[Recording]:
     """
-    Loads the recordings in files and folders.
+    Loads the recordings in files and folders, and names unreadable ones on standard error.
 
-    Unreadable recordings are named on standard error; if no recording can be read, this is an error.
+    Raises:
+        RecordError: No recording can be read.
     """
     from layoutdoctor.recording.saved import load_recording
 

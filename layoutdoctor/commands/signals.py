@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """A block in which signals that would end the process raise ``Interrupted``, so that results can be written."""
+    """A block in which signals that would end the process raise ``Interrupted``; no effect outside the main thread."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for name in _ENDING:

@@ -79,7 +79,12 @@ def terminal_width() -> int | None:
 
 
 def print_text(text: str) -> None:
-    """Prints text to standard output. Replaces characters outside its encoding, and ignores a closed pipe."""
+    """
+    Prints text to standard output; escapes control characters, and replaces characters outside the encoding.
+
+    Raises:
+        OutputError: Standard output cannot be written; a closed pipe is no error.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     text = _ACTS_ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     text = without_workflow_commands(text) if os.environ.get("GITHUB_ACTIONS") else text
@@ -173,7 +178,6 @@ class _Lines:
 
 
 def _estimate(progress: Progress) -> str:
-    """Describes the estimated time that is left; empty without an estimate."""
     if not progress.left_seconds:
         return ""
     left = progress.left_seconds

@@ -1,4 +1,4 @@
-"""The JSON contract: the records of a diagnosis, which every other part imports from here."""
+"""The JSON contract: the records of a diagnosis and of its parts."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class AcceptedFinding(Place, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         evidence_count: Number of pieces of evidence of the accepted finding. A finding with more evidence is not
             accepted; None to accept any number.
         message: The message of the finding; it is for people and is not compared.
-        also: Further places of the finding, because a finding names only its costliest place.
+        also: Further places where the finding is accepted: it names only its costliest place, which may change.
     """
 
     code: str
@@ -171,7 +171,7 @@ def _by_key(entries: Iterable[AcceptedFinding]) -> dict[_Key, list[AcceptedFindi
 
 
 def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
-    """Whether this diagnosis can show that an entry's finding is gone: it ended, with the subject and configuration."""
+    """Whether a missing finding is gone: the diagnosis is finished, of the entry's subject, with its configuration."""
     if diagnosis.interrupted is not None or entry.subject not in (None, diagnosis.subject.name):
         return False
     if entry.configuration is None:
@@ -185,8 +185,8 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     Makes a file that accepts every finding of a diagnosis.
 
     Args:
-        previous: The file that is to be replaced. Its reasons are kept; its entries that this diagnosis cannot judge,
-            such as entries of another model, are kept, too.
+        previous: The file that is to be replaced. Entries that this diagnosis cannot judge, such as entries of another
+            model, are kept. Of entries whose finding is there again, only the reason is kept, not the last day.
     """
     before = previous.accepted if previous is not None else ()
     known = _by_key(before)
@@ -194,7 +194,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     for finding in diagnosis.findings:
         old = next(iter(known.get(_key_of(finding), ())), None)
         new = _entry(diagnosis, finding, old.reason if old is not None else "")
-        same = entries.get(_order(new), new)  # of two entries for one place, the larger one accepts both findings
+        same = entries.get(_order(new), new)  # of two entries for one place, the entry with more evidence accepts both
         entries[_order(new)] = max(same, new, key=lambda entry: entry.evidence_count or 0)
     for old in before:
         if not _is_judged(diagnosis, old):
@@ -219,7 +219,7 @@ def _entry(diagnosis: Diagnosis, finding: Finding, reason: str) -> AcceptedFindi
 
 
 def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
-    """Yields the places of the finding's evidence; any of them may be the costliest place next time."""
+    """Yields the places of the round trips and conversions in the evidence; any may be the costliest next time."""
     trial = diagnosis.find_trial(finding.configuration) if finding.configuration is not None else None
     if trial is None:
         return

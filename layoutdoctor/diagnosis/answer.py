@@ -29,10 +29,11 @@ class Ratio(Record, frozen=True, kw_only=True):
 
     Attributes:
         low: Lower end of the 95 % interval of the ratio.
-        median: Median of the ratios of the further starts if there are two or more, else of the rounds.
+        median: Median of the ratios of the further starts if there are two or more, else of the rounds. To exactly two
+            starts, the process that compiled the configuration is added as a third.
         verdict: ``faster`` or ``slower`` if the whole interval is above or below 1 by more than 1 %; ``equal`` if it is
-            within 3 % of 1; ``inconclusive`` otherwise.
-        round_count: Rounds in the process that compiled the configuration.
+            within 3 % of 1; ``inconclusive`` otherwise, for very wide intervals, and if other programs took most cores.
+        round_count: Rounds that the processes that compiled the configuration and the baseline have in common.
         start_ratios: The ratio of each further start, in order; empty if the median is over the rounds.
     """
 
@@ -52,8 +53,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     Attributes:
         baseline: Name of the configuration that the ratios refer to.
         ratios: The ratio of each measured trial other than the baseline.
-        fastest: Names of the fastest configuration with right outputs and of the configurations within 3 % of its
-            ratio; the recommended configuration comes first.
+        fastest: Names of the fastest configuration whose outputs are not wrong, and of those within 3 % of its ratio;
+            the recommended configuration comes first, even if it is slower.
         other_cores: Average number of cores that other programs used while the configurations were timed; None if the
             system does not say.
     """
@@ -76,17 +77,18 @@ class AccountRow(Record, frozen=True, kw_only=True):
             ``small``: many small rows; ``around_kernels``: time within library calls, outside their kernels;
             ``between_kernels``: time in which no kernel runs; ``outside_kernels``: the rest of the measured difference.
         seconds: The group's part of the difference; negative if the group takes less time in the slower configuration.
-        slower_seconds: The time of the group in the slower configuration; None if the row is no sum of kernels.
+        slower_seconds: The time of the group in the slower configuration; None for ``outside_kernels``.
         operations: The operations, as the user's line calls them.
-        module: Path of the nn.Module; if there are several, of the one that takes the most time.
-        slower_kernels: Names of the group's kernels in the slower configuration, the most expensive first, with the
-            library's name of the code if it is known.
+        module: Path of the nn.Module; if there are several, that of the longest kernel.
+        slower_kernels: Names of the group's kernels in the slower configuration, with the library's name of the code
+            if it is known. Of one place, the longest kernel comes first.
         slower_layout: Layout in the slower configuration: of the first tensor that a library operation reads, or of the
             largest tensor that a generated kernel writes.
-        tensor_bytes: Bytes of the activations that library operations read and write in the slower configuration.
+        tensor_bytes: Bytes of 4-D and 5-D tensors, except weights, that the group's operations read and write in the
+            slower configuration; None if not known, and with a generated kernel.
         count: Number of places with equal operations that the row adds up.
         detail: Further facts, in words.
-        source: Source of the generated kernel that takes the most time in the slower configuration.
+        source: Source of the slower configuration's longest generated kernel; None if ``count`` > 1 or ``seconds`` < 0.
     """
 
     kind: AccountKind
@@ -112,9 +114,8 @@ class Account(Record, frozen=True, kw_only=True):
     The parts of the difference between the times of two configurations, operation by operation.
 
     Attributes:
-        slower: The slower configuration; for two traces, ``the new one`` or ``the old one``.
-        slower_seconds: Time of a call in the slower configuration. For a trace, its kernel time, per profiler step if
-            the comparison is per step.
+        slower: The slower configuration; in a comparison of two diagnoses, with ``(old)`` or ``(new)`` after it.
+        slower_seconds: Time of a call in the slower configuration.
         rows: The parts, the largest first and the rest last; their ``seconds`` sum to the measured difference.
     """
 
@@ -132,10 +133,10 @@ class Finding(Record, frozen=True, kw_only=True):
     Attributes:
         code: The rule's code, such as ``LD101``.
         rule: The rule's name, such as ``round-trip-conversion``.
-        severity: ``error`` for a measured loss with a verified cure, ``warning`` for a loss, ``note`` for a fact worth
-            knowing.
+        severity: ``error`` for wrong results, or a measured loss with a verified cure; ``warning`` for a loss; ``note``
+            for a fact worth knowing.
         configuration: Name of the trial that the finding is about; None if it is about the whole diagnosis.
-        seconds: The measured cost per iteration.
+        seconds: The cost per iteration or recorded run, as far as known; some of it may be estimated from bytes.
         evidence: Ids of conversions, names of nodes, or figures on which the message is based.
         accepted: Reason why the finding is accepted, from the file given with ``--accepted``; empty if the file has no
             reason. None if the finding is not accepted.
@@ -160,9 +161,9 @@ class WithoutFreezing(Record, frozen=True, kw_only=True):
     The best configuration that leaves the weights free to change, if the recommended one freezes them.
 
     Attributes:
-        configuration: Name of the configuration: the baseline if no other configuration is faster.
+        configuration: Name of the configuration: the baseline if no other configuration is more than 3 % faster.
         speedup: The configuration's ratio to the baseline; None for the baseline.
-        how: Lines to paste; None for the baseline.
+        how: Lines to paste, also for the baseline.
     """
 
     configuration: str
@@ -175,8 +176,8 @@ class Recommendation(Record, frozen=True, kw_only=True):
     The configuration that a user should use.
 
     Attributes:
-        configuration: The configuration to use: the baseline if no configuration is faster; None if no configuration
-            with right outputs was measured.
+        configuration: The configuration to use: the baseline if no configuration is certainly faster; None if the
+            outputs of all measured configurations are wrong.
         speedup: The configuration's ratio to the baseline; None for the baseline.
         how: Lines to paste; None for the baseline.
         verified: Whether further starts confirmed the recommendation: there were two or more, the verdict over them is

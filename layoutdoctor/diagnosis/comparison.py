@@ -1,8 +1,8 @@
 """
 The comparison of two diagnoses, as frozen values that are saved as JSON.
 
-Every difference is new minus old. Every ratio of times is old over new, so that a ratio above 1 means that the new run
-is faster. ``None`` means "not recorded" or "not there".
+Every difference is new minus old. A ratio of an old time to a new time is above 1 if the new run is faster. ``None``
+means "not recorded" or "not there".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CostChange(Record, frozen=True, kw_only=True):
 
 
 class ConversionChange(CostChange, frozen=True, kw_only=True):
-    """Layout conversions that are equal in these fields of a ``Conversion``."""
+    """Layout conversions with equal values in these fields. A field that only one run recorded is None."""
 
     owner: Owner
     op: str | None
@@ -87,7 +87,7 @@ class ConversionChange(CostChange, frozen=True, kw_only=True):
 
 
 class RoundTripChange(CostChange, frozen=True, kw_only=True):
-    """Round trips that are equal in these fields of a ``RedundantPair``."""
+    """Round trips with equal values in these fields. A field that only one run recorded is None."""
 
     kind: Literal["adjacent", "through"]
     module: str | None
@@ -122,7 +122,7 @@ class Regression(Record, frozen=True, kw_only=True):
 
     Attributes:
         losses: A clause for each loss; empty if nothing is worse by more than the tolerance.
-        not_judged: Reason why the two cannot be judged; None if they can.
+        not_judged: Reason why the two, or the time of one configuration, cannot be judged; None if they can.
     """
 
     losses: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class AnyComparison(Record, frozen=True, kw_only=True):
     The base of both kinds of comparison. ``print(comparison)`` prints the text report.
 
     Attributes:
-        is_same: Whether all numbers of the two diagnoses are equal.
+        is_same: Whether the trials, the findings and the environments of the two diagnoses are equal.
         is_empty: Whether the two diagnoses have nothing in common.
         environment: Devices, versions and settings that differ.
         notes: Remarks that a reader needs to understand the numbers.
@@ -179,8 +179,8 @@ class Overlap(Record, frozen=True, kw_only=True):
         kind: ``operation``, or ``kernel`` if one run has no operations: the kind of the names that were compared.
         common_count: Number of names in both runs.
         total_count: Number of names in at least one of the runs.
-        common_share: Share of a run's time under common names, the smaller one of the two runs; None if a run has no
-            time.
+        common_share: Share of its time that a run spends under common names: the smaller share of the two runs. None if
+            a run has no time.
         is_small: Whether the overlap is so small that the two seem to be different runs.
     """
 
@@ -193,13 +193,13 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 class TraceComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="trace-comparison"):
     """
-    The comparison of two examined traces. Rows of both traces are kept; the largest difference of seconds comes first.
+    The comparison of two examined traces. Rows of both traces are kept; the largest difference in seconds comes first.
 
     Attributes:
         basis: ``step`` if both traces record profiler steps: the amounts of a trace are divided by the number of its
             steps. ``sum`` if not: whole traces are compared, as if both did the same work.
         unequal_work: Reason why the two seem not to have done the same work; None if there is no such sign.
-        totals: Changes of operations, kernels and modules.
+        totals: Changes of operations, then of modules, then of kernels.
     """
 
     basis: Literal["step", "sum"]
@@ -239,7 +239,7 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
     Attributes:
         same_as: The configuration with the same code that was measured instead; None otherwise.
         ratio: The configuration's ratio to the baseline; None for the baseline, and if not measured.
-        costs: Costs of one iteration; None if no kernels were recorded and the trial is not static.
+        costs: Costs of one iteration; None without recorded kernels, unless the trial is static.
     """
 
     status: TrialStatus
@@ -274,9 +274,9 @@ class TrialChange(Record, frozen=True, kw_only=True):
     Attributes:
         change: The new ratio to the baseline divided by the old ratio; above 1, the configuration became faster in
             comparison with the baseline. None for the baseline, and if not judged.
-        not_judged: Reason why there is no ``change``; None if there is a ``change``, and for the baseline.
+        not_judged: Reason why there is no ``change``; None if there is one, for the baseline, and without times.
         losses: A clause for each thing that is worse.
-        account: The parts of the difference between the two times, if the times differ by 5 % or more.
+        account: The parts of the difference between the two times; None if it is below 5 %, or without kernel times.
     """
 
     name: str
@@ -292,7 +292,7 @@ class TrialChange(Record, frozen=True, kw_only=True):
 
     @property
     def own_ratio(self) -> float | None:
-        """The old time divided by the new time; meaningful only if devices, thread counts and versions are equal."""
+        """The old time over the new time; meaningful only on equal machines and versions. None if a time is missing."""
         if self.old is None or self.new is None or self.old.seconds is None or self.new.seconds is None:
             return None
         return self.old.seconds / self.new.seconds if self.new.seconds else None
@@ -342,7 +342,7 @@ class ModelComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind"
     The comparison of two diagnoses of models.
 
     Attributes:
-        trials: The change of each configuration, in the order of the new diagnosis.
+        trials: The change of each configuration, in the order of the new diagnosis; configurations without it last.
         findings: Changes in the number of findings; the most severe first.
     """
 

@@ -23,8 +23,7 @@ def read_compile_arguments(text: str) -> dict[str, Any]:
     Reads the text between the brackets of a call of ``torch.compile``: ``'mode="reduce-overhead", dynamic=True'``.
 
     Raises:
-        UsageError: The text is no list of keyword arguments with constants, or an argument cannot be kept while layouts
-            change.
+        UsageError: The text is no list of keyword arguments with constants, or ``check_compile_arguments`` raises.
     """
     try:
         given = {one.arg: ast.literal_eval(one.value) for one in _keywords(text)}
@@ -46,10 +45,10 @@ def _keywords(text: str) -> list[ast.keyword]:
 
 def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Returns the arguments that differ from the defaults of torch.compile; torch itself checks their values.
+    Returns the arguments without ``backend="inductor"`` and without None; torch itself checks their values.
 
     Raises:
-        UsageError: An argument cannot be kept while layouts change.
+        UsageError: ``given`` is no mapping, an argument or option is not supported, or a value is no constant.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"cannot compile with {given!r}: expected arguments of torch.compile by name")
@@ -78,7 +77,8 @@ def is_constant(value: object) -> bool:
 
 def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Configuration:
     """
-    Applies the user's arguments of torch.compile to a configuration; what the configuration itself sets is kept.
+    Applies the user's arguments of torch.compile to a configuration of Inductor, which keeps its own options, its
+    choice about freezing, and any choice about layout optimization. Its own arguments are replaced.
 
     Args:
         given: The arguments as ``check_compile_arguments`` returns them.

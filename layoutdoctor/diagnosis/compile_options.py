@@ -42,7 +42,7 @@ MAY_BE_SET = frozenset(
     "unroll_reductions_threshold use_mixed_mm".split()
 )
 _WORDS = re.compile(r"[A-Z]{1,20}(?:,[A-Z]{1,20}){0,9}")
-"""The only form of text that such an option may have: ``ATEN,TRITON``."""
+"""The only form that a text may have as the value of an option: ``ATEN,TRITON``."""
 EXPECTED = "options of Inductor that only choose how code is generated, such as max_autotune or triton.cudagraphs"
 
 

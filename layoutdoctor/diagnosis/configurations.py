@@ -39,7 +39,7 @@ ALL = "all"
 
 
 def _inductor(name: str, optimization: LayoutOptimization = "default", **options: OptionValue) -> Configuration:
-    """Makes a configuration of Inductor; model and input are in channels_last if its name contains channels-last."""
+    """Makes a configuration of Inductor; a name with ``channels-last`` puts model and input into channels_last."""
     given: FormatChoice = "channels_last" if "channels-last" in name else "preserve"
     return Configuration(
         name=name,
@@ -81,7 +81,7 @@ _BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFI
 ONCE_FOR_ALL_SIZES = msgspec.structs.replace(
     _BY_NAME[BASELINE], name=SYMBOLIC_SIZES, compile_arguments={"dynamic": True}
 )
-"""The configuration of a model that is compiled once for several shapes: sizes that differ become symbols."""
+"""The configuration of a model that is compiled once for several shapes: every size becomes a symbol."""
 
 
 QUICK = "quick"
@@ -106,7 +106,7 @@ def choose_configurations(
         mode: Mode of the diagnosis. In training, the three sets leave out the configurations that freeze the weights.
 
     Raises:
-        UsageError: A name is not built in, no configuration is left, or two different configurations have one name.
+        UsageError: A name is unknown, an option not allowed, the list empty, or one name has two configurations.
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
@@ -126,7 +126,7 @@ Following = Literal["nothing", "matrix_products", "all"]
 
 
 def what_follows(choice: object) -> Following:
-    """Decides which further configurations may be derived: nothing if the user named single configurations."""
+    """Decides which further configurations may be tried, see ``Request.derives``: nothing unless a set was named."""
     if choice == QUICK:
         return "matrix_products"
     return "all" if choice in ("default", "all") else "nothing"
@@ -144,7 +144,7 @@ def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str,
 
     Args:
         configurations: The configurations as ``compiled_with`` returns them.
-        given: The user's arguments of torch.compile, which ``compiled_with`` was given.
+        given: The user's arguments of torch.compile, as for ``compiled_with``.
 
     Raises:
         UsageError: A configuration has an argument of torch.compile that an exported program cannot have.

@@ -27,14 +27,14 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         id: Unique within its trial.
         direction: The kind of change; ``none`` if data is moved but the layout does not change (1-D, a cast).
-        seconds: Measured time in the profiled iteration.
+        seconds: Time in the profiled iteration or the recorded run, measured or estimated; see ``seconds_source``.
         bytes_moved: Bytes read plus bytes written, without padding.
         fused: Whether the loop that converts also computes, so that the conversion itself costs little. False for a
             loop that only moves data, even if its kernel runs other loops, too.
         bandwidth_share: Bytes moved per second divided by the device's copy bandwidth; 0 to 1 or a little above.
-        dtype: Element type before the conversion, such as ``"f32"``.
+        dtype: Element type before the conversion, such as ``"float32"``; in oneDNN's spelling (``"f32"``) for reorders.
         graph: Name of the trial's graph that has ``node``.
-        port: The tensor of that node that was converted: ``input 0``, ``output 0``...; None if it is not certain.
+        port: The tensor of ``node`` that was converted: ``input 0``, ``output 0``...; None if it is not certain.
         target_dtype: Element type after the conversion if it also casts; None if the type stays the same.
         cause: Cause of the conversion, in words: the line that asked for it, or the operation that needs its layout.
         purpose: ``gradient_strides`` if autograd copies a gradient into the strides of its parameter.
@@ -42,7 +42,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
             None if not known.
         required_by: FX nodes that read the converted value and accept no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
-        source_value: Inductor buffer or graph input from which the value was converted.
+        source_value: Inductor buffer, node or graph input from which the value was converted.
         seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
         count: Number of launches that this entry adds up: more than 1 only if a table of totals was recorded.
         confidence: Evidence for the direction and tensor of a kernel on a GPU: ``shapes`` that the operation recorded,
@@ -96,16 +96,17 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class RedundantPair(Record, frozen=True, kw_only=True):
     """
-    Two conversions that undo each other; times and bytes are sums over both.
+    Two conversions that undo each other, and those in ``also``; times and bytes are sums over all of them.
 
     Attributes:
         kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
-        evidence: Whether the graph or the kernel list proves the pair.
+        evidence: ``graph`` if the buffers of a graph show the pair, ``kernels`` if the kernel list is needed.
         first: Id of the conversion from layout A to layout B.
         second: Id of the conversion from layout B to layout A.
         between: Operations between the two conversions, in order.
-        location: The user's line of the second conversion's operation; if not known, of the first conversion's.
-        module: Path of the nn.Module of the same operation.
+        seconds: Time of the conversions, without those that are fused into loops that compute.
+        location: The user's line of the second conversion or of the operation before it; else of the first conversion.
+        module: Path of the nn.Module of the second conversion's operation; if not known, of the first conversion's.
         proof: Why the pair may be removed: its consumers, and that no operation between requires the layout.
         also: Ids of further conversions that undo the second one together with the first, such as the other branches
             of a concatenation.

@@ -33,7 +33,7 @@ class Reproduction(Record, frozen=True, kw_only=True):
         reproduced: Whether the conversions were as recorded and the ratio was on the same side of 1; None if the
             reproducer failed.
         given_back: Ratio of the two configurations in processes that give freed memory back to the system: median,
-            lower end and upper end of the 95 % interval. None if only processes that keep it were timed.
+            lower end and upper end of the 95 % interval. None if only processes that keep freed memory were timed.
     """
 
     printed: str
@@ -49,7 +49,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     Attributes:
         trials: The trial of each configuration, in the order of the configurations.
-        findings: The findings, the most severe first; findings of one severity are sorted by cost.
+        findings: The findings; first those about the whole diagnosis, the default and the recommended configuration. In
+            each part, the most severe come first, then the costliest.
         interrupted: The reason why the diagnosis stopped early; None if it was finished.
         accounts: The parts of the difference between the baseline and the recommended configuration; if eager is
             faster than the baseline, also of the difference between the baseline and eager.
@@ -73,7 +74,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def is_recording(self) -> bool:
-        """Whether the diagnosis is of the file of one run, so that no configurations were varied, timed or compared."""
+        """Whether the diagnosis is of one recorded run, so that no configurations were varied, timed or compared."""
         return self.subject.mode == "trace"
 
     @property
@@ -98,7 +99,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> Ratio | None:
-        """The recommended configuration's ratio to the baseline; None without one, or if it is the baseline."""
+        """The recommended configuration's ratio to the baseline; None if the baseline, or nothing, is recommended."""
         return self.recommendation.speedup if self.recommendation is not None else None
 
     @property
@@ -108,7 +109,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     @property
     def fastest(self) -> Trial | None:
-        """The recommended trial if there is one, else the fastest measured trial; None if no trial was measured."""
+        """The recommended trial if there is one, else the fastest trial of the comparison; None if there is neither."""
         if self.recommended_name is not None:
             return self.find_trial(self.recommended_name)
         return self.find_trial(self.comparison.fastest[0]) if self.comparison and self.comparison.fastest else None
@@ -146,12 +147,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str | None) -> Trial | None:
-        """Returns the trial that was measured for a name: the trial itself, or the trial that it is the same as."""
+        """Returns the trial that was measured for a name: its own, or the one with equal code; None without a trial."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
     def save(self, path: str | Path) -> None:
-        """Writes the scrubbed report in the format of the path's suffix, such as ``.json`` or ``.html``."""
+        """Writes the scrubbed report in the format of the path's suffix; an unknown suffix raises ``UsageError``."""
         reports_layer().save(self, path)
 
     def to_markdown(self) -> str:

@@ -20,11 +20,11 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     One convolution of a compiled graph, as Inductor's heuristic saw it.
 
     Attributes:
-        class_: ``grouped`` (groups > 1 and more than one input channel per group), ``small`` (both channel counts
-            <= 64), ``in_out`` (output channels at most half of the input channels, kernel > 1), ``default``.
+        class_: The first that fits the weight's shape: ``grouped`` (groups > 1, second size > 1), ``small`` (first two
+            sizes <= 64), ``in_out`` (first size at most half of the second, kernel > 1); else ``default``.
         channels_last: Whether its output is channels-last in the generated code; None if not recorded.
         rank: Spatial rank: 1, 2 or 3.
-        weight_shape: ``[C_out, C_in / groups, ...]``.
+        weight_shape: ``[C_out, C_in / groups, ...]``; if transposed, ``[C_in, C_out / groups, ...]``.
         stride: One number per spatial dimension; None if not recorded.
     """
 
@@ -50,7 +50,7 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
 
 class Decision(Record, frozen=True, kw_only=True):
     """
-    Inductor's decision card for one graph.
+    Inductor's decision whether one graph gets layout optimization.
 
     Attributes:
         applied: Whether layout optimization was on for this graph; None if it was not recorded.
@@ -74,7 +74,7 @@ class Decision(Record, frozen=True, kw_only=True):
 
 class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    One node of a graph: the post-AOT FX graph of a compile, or the operations recorded in eager.
+    One node of the FX graph that a compile has after AOTAutograd, or one operation recorded in eager.
 
     Attributes:
         name: Unique within the graph.
@@ -209,8 +209,8 @@ class Graph(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: Unique within the trial, such as ``graph 0`` or ``eager``.
-        decision: Inductor's decision card; None for eager, and if no decision was recorded.
-        conversions: The conversions that the graph itself proves.
+        decision: Inductor's layout decision; None for eager, and if no decision was recorded.
+        conversions: The conversions in generated kernels and copies of ATen, without those inside library calls.
         graph_breaks: Number of graph breaks of the whole model, as Dynamo counted them.
         kernel_names: Names of the generated kernels in the order of their definition.
         output_names: Nodes that the graph returns; in eager, also nodes whose results were still held afterwards.

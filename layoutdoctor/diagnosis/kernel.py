@@ -1,4 +1,4 @@
-"""Kernels of one iteration, and their sums."""
+"""Kernels of one iteration or recorded run, and their sums."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ TotalKind = Literal["kernel", "operation", "module", "step", "possible", "beside
 
 class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    One entry of the kernel list of the profiled iteration, in order.
+    One entry of the kernel list of a profiled iteration or a recorded run.
 
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
-        seconds: Time of the kernel in a call, from the median of its share of the call over several iterations.
+        seconds: Time of the kernel in a call, from the median of its share of the call over several iterations; in a
+            recorded run, its recorded time.
         op: ATen operation that it ran in; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None if not known.
         problem: The library's own description of the work, such as ``mb4_ic64oc64_ih56...``.
@@ -61,12 +62,12 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class Total(Record, frozen=True, kw_only=True):
     """
-    A sum over kernels of a recorded trace or of an iteration on a GPU.
+    A sum over the kernels that have one property in common; iterations on a CPU have no such sums.
 
     Attributes:
-        kind: The property by which kernels are added up. ``possible``: names of kernels that may convert a layout;
-            ``beside``: kinds of work for convolutions other than convolving and layout conversion; ``moved``: kinds of
-            other work that moves data for other reasons than its layout.
+        kind: The property. ``possible``: names of kernels that may convert a layout; ``beside``: kinds of work for
+            convolutions other than convolving and layout conversion; ``moved``: kinds of other work that moves data for
+            other reasons than its layout.
         library: The library of the kernels; only for the kind ``kernel``, None if not known.
     """
 
@@ -116,7 +117,7 @@ class Waiting(Record, frozen=True, kw_only=True):
         conversion_bound_seconds: Upper bound of the cost of layout conversions, and of kernels that may convert a
             layout, in one step (in the whole run without steps): the time in which only such kernels ran. The real
             cost is less if the step waited for the host.
-        launch_lag_seconds: Median time from a kernel's launch to its start; None if launches were not recorded.
+        launch_lag_seconds: Median time from launch to start of kernels, without collectives; None if not recorded.
         waits_for: ``device`` if the device was busy nearly always; ``host`` if the device was hardly busy, or was idle
             for much of the time and started kernels soon after their launch; None if neither is certain.
     """
@@ -139,14 +140,14 @@ class KernelSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         count: Number of kernels.
-        seconds: Sum of the kernels' times; not the wall time.
+        seconds: Sum of the kernels' times; not the wall time. None if not recorded, or if the times have no sum.
         around_seconds: Time on a CPU within calls of a library but outside its kernels; None if not recorded.
         between_seconds: Time of a call in which neither a kernel nor a library's call runs; None if not recorded.
         conversion_count: Library conversions that change a layout (direction other than ``none``).
         share: ``conversion_seconds`` divided by ``seconds``; None if no kernel was recorded.
         conversions: Every library conversion kernel and every oneDNN ``reorder``, including direction ``none``.
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
-        kernels: The kernels in order; for a trace, the first 20,000. A file has them once for trials of the same code.
+        kernels: The kernels in order; on a GPU and for a trace, the first 20,000. Empty for a table of totals.
         lacks: The facts that could not be recorded.
         undecided_count: Kernels that may convert a layout, without certainty; no other sum of conversions has them.
         creations: The primitives that were created, from a log of oneDNN; None if the log has no lines of creations.
@@ -156,7 +157,7 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         convolution_count: Number of kernels on a GPU that ran for a convolution, including its conversions; in a log of
             oneDNN, number of primitives that ran for a convolution.
         convolution_seconds: Time of these kernels or primitives; None if not known.
-        totals: Sums over the kernels by several properties, in a recorded trace and on a GPU; longest first.
+        totals: Sums over the kernels by several properties, longest first within each; empty for an iteration on a CPU.
     """
 
     count: Count

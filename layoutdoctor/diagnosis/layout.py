@@ -1,8 +1,4 @@
-"""
-A layout: shape and stride of one tensor, and the memory formats that it satisfies.
-
-This module does not import torch; the tests compare its results with torch's.
-"""
+"""A layout: shape and stride of one tensor, and the memory formats that it satisfies."""
 
 from __future__ import annotations
 
@@ -70,12 +66,7 @@ def strided_layout(shape: Sequence[Size], stride: Sequence[Size]) -> Layout:
 
 
 def blocked_layout(shape: Sequence[Size], tag: str) -> Layout:
-    """
-    Returns the layout of a tensor in one of oneDNN's blocked formats.
-
-    Args:
-        tag: oneDNN's format tag, such as ``"aBcd16b"``.
-    """
+    """Returns the layout of a tensor in one of oneDNN's blocked formats, whose tag is such as ``"aBcd16b"``."""
     return Layout(tuple(shape), None, (), tag)
 
 
@@ -84,7 +75,7 @@ def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[Me
     Finds every memory format that a strided layout satisfies, as ``Tensor.is_contiguous(memory_format=...)`` would say.
 
     Args:
-        shape: Sizes; symbolic sizes are compared as expressions, so that only certain formats are returned.
+        shape: Sizes; a format that depends on a symbolic size is left out.
         stride: Strides in elements.
 
     Returns:
@@ -110,7 +101,7 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
     The layout need not satisfy this format: the strides of size-1 dimensions count here, and gaps are allowed.
 
     Returns:
-        The format; None for a layout that is neither 4-D nor 5-D, and if a size or stride is symbolic.
+        The format; None for a layout that is neither 4-D nor 5-D, without strides, and with symbolic sizes or strides.
 
     Source:
         ``is_channels_last_strides_2d_s4`` and the function for 5-D, ``c10/core/MemoryFormat.h``, torch 2.13. Checked
@@ -159,10 +150,10 @@ def known_numbers(layout: Layout | None) -> tuple[tuple[int, ...], tuple[int, ..
 
 def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ...] | None:
     """
-    Returns the dimensions larger than one, slowest first; a conversion between equal orders moves no element.
+    Returns the dimensions whose size is not 1, slowest first. Dense layouts of one shape are equal if these are equal.
 
     Returns:
-        Dimension numbers; None if a stride is symbolic, so that the order is not known.
+        Dimension numbers; None if a stride of these dimensions is symbolic, so that the order is not known.
     """
     pairs: list[tuple[int, int]] = []
     for dimension, (size, step) in enumerate(zip(shape, stride, strict=True)):

@@ -20,9 +20,9 @@ class Case(Record, frozen=True, kw_only=True):
         thread_count: Threads inside one operation on a CPU; None on other devices.
         weight: Frequency of this call in comparison with the other cases.
         baseline_seconds: Time of a call in the baseline.
-        ratios: Ratios to the baseline of all measured configurations with right outputs.
-        use: The configuration that the diagnosis recommends. If no configuration is certainly faster than the baseline,
-            the best single choice, unless that choice is slower than the baseline in this case.
+        ratios: Ratios to the baseline of all measured configurations whose outputs are not wrong.
+        use: The configuration that the diagnosis recommends. If it recommends the baseline or none, the best single
+            choice, unless it is certainly slower than the baseline, not measured or wrong in this case.
     """
 
     shapes: tuple[tuple[Size, ...], ...]
@@ -67,7 +67,7 @@ class Policy(Record, frozen=True, kw_only=True):
             at_most: Whether to divide by the lower end of the ratio's interval, not by its median.
 
         Returns:
-            The time; None if the configuration was not measured with right outputs.
+            The time; None if the configuration was not measured, or its outputs are wrong.
         """
         if name == self.baseline:
             return case.baseline_seconds
@@ -84,7 +84,7 @@ class Policy(Record, frozen=True, kw_only=True):
             at_most: Whether to use the lower end of each ratio's interval, not its median.
 
         Returns:
-            The time; None if a configuration was not measured in every case.
+            The time; None if, in any case, a configuration was not measured or its outputs are wrong.
         """
         weighted: list[float | None] = []
         for case in self.cases:

@@ -1,4 +1,4 @@
-"""Loads a diagnosis from JSON or ``.json.gz``. A file that contradicts itself is refused; the error names the field."""
+"""Encodes records as JSON, and loads a diagnosis. A file that contradicts itself is refused; errors name the field."""
 
 from __future__ import annotations
 

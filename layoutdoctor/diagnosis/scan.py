@@ -2,7 +2,7 @@
 The time that many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
 Every sum is of whole nanoseconds, bytes or launches, so that it is the same to the bit in any order.
-``None`` means "not recorded", never zero.
+``None`` means "not recorded"; in a sum it counts as zero.
 """
 
 from __future__ import annotations

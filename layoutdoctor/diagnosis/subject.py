@@ -59,10 +59,11 @@ class Configuration(Record, frozen=True, kw_only=True):
     One way to lay out and run a model.
 
     Attributes:
-        backend: ``eager`` or ``inductor``; ``recorded`` for a trace from elsewhere.
+        backend: ``eager`` or ``inductor``; ``recorded`` for a recorded run.
         layout_optimization: Setting of Inductor's layout optimization; ``default`` keeps torch's own default. None for
-            eager.
-        model_format: Memory format given to the parameters and buffers of the model's copy, by rank (4-D and 5-D).
+            eager and for a recorded run.
+        model_format: Memory format given to the parameters and buffers of the model's copy, by rank (4-D and 5-D). None
+            for a recorded run, like ``input_format``.
         input_format: Memory format given to the example inputs that are read as images, by rank.
         input_uses: Use of each tensor of the example input: ``images``; ``frames`` for a clip ``[B, T, C, H, W]`` whose
             frames are read as images; or ``other``. Empty if not known; the rank decides then.
@@ -70,10 +71,9 @@ class Configuration(Record, frozen=True, kw_only=True):
         inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
         cures: Changes of the model that the configuration makes; the configuration without them has the same name
             without ``+CURE``.
-        library_switches: Switches of libraries that are set while it runs, such as ``cudnn.benchmark``; they are reset
-            afterwards.
-        dynamic: Whether torch.compile keeps the symbolic sizes of the inputs symbolic, as after
-            ``torch._dynamo.mark_dynamic``; None leaves the inputs as the caller marked them.
+        library_switches: Switches of libraries that are set while the configuration runs, such as ``cudnn.benchmark``.
+        dynamic: True marks the inputs' symbolic sizes with ``torch._dynamo.mark_dynamic``, False removes the marks;
+            None leaves the inputs as the caller marked them.
         ahead_of_time: Whether the model is exported and compiled to a package by AOTInductor, not by torch.compile.
     """
 
@@ -109,7 +109,7 @@ class InputTensor(Record, frozen=True, kw_only=True):
         stride: Strides in elements; None if the tensor is not strided.
         memory_formats: Every memory format that the tensor satisfies.
         name: Name of the parameter in the model's signature, or the tensor's key; None if not recorded.
-        symbolic: Dimensions that may have another size in another call, by the export or by ``mark_dynamic``.
+        symbolic: Dimensions whose size was exported as a symbol, or marked as dynamic by the caller.
     """
 
     shape: tuple[Size, ...]

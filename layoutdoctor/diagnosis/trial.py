@@ -24,7 +24,8 @@ class Failure(Record, frozen=True, kw_only=True):
     The failure because of which a configuration has no result.
 
     Attributes:
-        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``profile``, ``measure``.
+        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``compare``, ``measure``, ``profile``, or
+            ``target`` for lowering for an absent GPU. If a whole target failed, the class of the error.
         message: One line: the exception's class and text.
         log: Further text that may help, such as the last lines of the traceback; None otherwise.
         location: The user's line that ran last; None if not known.
@@ -67,7 +68,7 @@ class Measurement(Rounds, frozen=True, kw_only=True):
 
     Attributes:
         median_seconds: Time of one call, as every report shows it. The baseline's time is measured while the machine
-            was fast; the time of any other trial is the baseline's time divided by the trial's ratio.
+            was fast; the time of a trial with a ratio is the baseline's time divided by this ratio.
     """
 
     median_seconds: PositiveSeconds
@@ -83,7 +84,8 @@ class Equivalence(Record, frozen=True, kw_only=True):
         status: ``equal``, ``different`` or ``not_checked``.
         max_abs_error: Largest difference of one value of the worst tensor from the reference.
         relative_error: Root mean square error of the worst tensor, divided by the root mean square of the reference's
-            values. If the values are sums that cancel to nothing but rounding errors, divided by eager's own error.
+            values, for a gradient at least by 1 % of the largest gradient of its module. If the values are sums that
+            cancel to nothing but rounding errors, divided by eager's own error.
         eager_relative_error: The ``relative_error`` of the model in eager, in its own dtype and format, with which a
             configuration's error is compared. None if eager itself is the reference.
         tolerance: The largest ``relative_error`` allowed for the worst tensor; None if eager's own error is too large
@@ -135,7 +137,7 @@ class TracedModel(Record, frozen=True, kw_only=True):
     The model as torch.compile traced it, in one graph that needs only torch.
 
     Attributes:
-        text: Torch's own text of the graph: a function ``forward`` of ``self``, the weights and the inputs.
+        text: Python code of the graph: a function ``forward`` of ``self``, weights ``w0``... and inputs ``x0``...
         weights: Parameters and buffers, in the order of the arguments.
         inputs: All other tensors that the graph reads, in the order of the arguments.
     """
@@ -150,8 +152,8 @@ class Observed(Record, frozen=True, kw_only=True):
     One configuration as it was observed.
 
     Attributes:
-        status: End of the trial; ``same_as`` if its options or generated code equal another trial's, so that only the
-            other trial was measured.
+        status: How the trial ended; ``same_as`` if its options or generated code equal another trial's, so that only
+            the other trial was measured.
         same_as: Name of the other trial if ``status`` is ``same_as``, else None.
         graphs: Every compiled graph; for eager, the recorded operations as one graph.
         recompile_count: Number of compiles of code that had been compiled before, during this trial.
@@ -162,8 +164,8 @@ class Observed(Record, frozen=True, kw_only=True):
         recompile_reasons: Dynamo's reasons for recompilations, one line each.
         gradient_layouts: In training, every parameter whose gradient has other strides than the parameter.
         is_static: Whether the graphs were lowered for a device that was not there, so that nothing ran.
-        traced: The model as torch.compile traced it; None for all configurations but the default one, and if the graph
-            needs more than torch.
+        traced: The model as torch.compile traced it; None for all configurations but the default one, and if it takes
+            several graphs or more than torch.
     """
 
     configuration: Configuration
@@ -190,12 +192,12 @@ class Observed(Record, frozen=True, kw_only=True):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The decision cards of its graphs."""
+        """The layout decisions of its graphs."""
         return tuple(graph.decision for graph in self.graphs if graph.decision is not None)
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """The convolutions on the decision cards of its graphs."""
+        """The convolutions in the layout decisions of its graphs."""
         return tuple(convolution for card in self.decisions for convolution in card.convolutions)
 
     @property
@@ -249,7 +251,8 @@ class Trial(Observed, frozen=True, kw_only=True):
             A callable that converts its inputs and calls the copy, which is compiled unless the trial is eager.
 
         Raises:
-            UsageError: The trial was recorded elsewhere, so that the way to compile is not known.
+            UsageError: The trial is a recorded run, or would change a module that the given function uses.
+            SubjectError: The model cannot be copied.
         """
         from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
 

@@ -61,7 +61,8 @@ _Key = tuple[bool, bool, str, str]
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
-    Returns the accounts of a diagnosis: the baseline against the recommended and against a faster eager configuration.
+    Returns the accounts of a diagnosis: the baseline against the recommended configuration, and against the fastest
+    eager configuration that is certainly faster.
 
     A pair is left out if the baseline is not slower, or if one of the two trials has no kernel times. The sources of
     generated kernels are taken from the baseline's graphs, if these still hold them.
@@ -130,7 +131,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
 
 
 def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:
-    """Adds the times of conversions to both sides of a row, and the number of conversions to its detail."""
+    """Adds the times of conversions to both sides of a row; ``detail`` becomes the numbers of conversions."""
     times = [sum(conversion.seconds or 0.0 for conversion in side) for side in (slow, fast)]
     counts = [launch_count(side) for side in (slow, fast)]
     return msgspec.structs.replace(
@@ -149,7 +150,8 @@ class _Piece:
 
     Attributes:
         layout: Layout of an operation's first input, or of the largest buffer that a generated kernel writes.
-        tensor_bytes: Bytes of the 4-D and 5-D tensors, except weights, that an operation reads and writes.
+        tensor_bytes: Bytes of the 4-D and 5-D tensors, except weights, that an operation reads and writes; None for a
+            generated kernel, or if not known.
         call: Output shape of a library call, and its position among the nodes of its graph; None for other kernels.
     """
 
@@ -183,13 +185,13 @@ class _Piece:
 
     @property
     def keys(self) -> list[_Key]:
-        """The places of the kernel: module and line, or else the operation; library calls have separate places."""
+        """The keys of the kernel's places: module and line, or else the operation; library calls have separate keys."""
         if not self.nodes and not self.operations:
             return [(False, False, "alone", str(id(self)))]
         return self.places(is_call=self.call is not None)
 
     def places(self, *, is_call: bool) -> list[_Key]:
-        """The places of the kernel as those of a library call, or as those of other kernels."""
+        """The keys of the kernel's places; a library call (``is_call``) has other keys than other kernels."""
         if not self.nodes:
             return [(self.backward, is_call, "operation", name) for name in self.operations]
         return [
@@ -201,7 +203,7 @@ class _Piece:
 
 
 def _operation(node: FxNode) -> str:
-    """The name of the function that the user called; of the operator itself if autograd added the operation."""
+    """The base name of the function that the user called, or else (autograd's operations) of the operator."""
     return base_name(node.called or node.target)
 
 
@@ -259,7 +261,7 @@ def _side_of(trial: Trial) -> _Side | None:
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
-    """A generated kernel; its places are those of the operations that are fused into it."""
+    """A generated kernel; its places are the places of the operations that are fused into it."""
     # A buffer that is part of a concatenation also has the concatenation's place: no kernel writes the whole result.
     wholes = {buffer.alias_of for buffer in buffers} - {None}
     parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
@@ -568,7 +570,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
 
 
 def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> bool:
-    """Whether the longest kernels of both sides have the same shape, but no memory format of this shape in common."""
+    """Whether the longest kernels have one shape, for which the kernels of both sides share no memory format."""
     slow, fast = layouts
     if slow is None or fast is None or slow.shape != fast.shape:
         return False

@@ -20,8 +20,8 @@ def without_small(rows: Iterable[AccountRow], difference: float) -> list[Account
     """
     Sorts rows by their contribution, the largest first, and merges small ones.
 
-    Small rows with the same operations become one row. All rows that are still small become one last row. Rows of
-    conversions are never merged.
+    Small rows with the same operations become one row. Rows that are still small, or beyond the first ``_MOST_ROWS``,
+    become one last row. Rows of conversions are never merged.
     """
     least = _SMALL_SHARE * abs(difference)
     large, alike = [], defaultdict(list)

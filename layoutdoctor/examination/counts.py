@@ -84,8 +84,8 @@ def parts_of_pairs(
     """
     Splits round trips into parts whose costs can be added up.
 
-    The parts are the pairs. If two pairs share a conversion, the parts are the conversions of all pairs, each once. The
-    time of a pair leaves out conversions fused into a kernel that also computes: they have no time of their own.
+    The parts are the pairs. If pairs share a conversion and all are in ``conversions``, the parts are the conversions,
+    each once. A pair's time leaves out conversions fused into kernels that compute: they have no time of their own.
     """
     ids = [id_ for pair in pairs for id_ in (pair.first, *pair.also, pair.second)]
     once = dict.fromkeys(ids)

@@ -228,7 +228,7 @@ def _trial(
 
 
 def concluded(seen: Observed, call_seconds: Seconds | None = None) -> Trial:
-    """Makes a trial from everything that was observed, and the time of a call."""
+    """Makes a trial from everything that was observed, and the time of a call; without this time, it has no times."""
     facts = {name: getattr(seen, name) for name in Observed.__struct_fields__ if name != "measurement"}
     if seen.measurement is None or call_seconds is None:
         return Trial(**facts)

@@ -1,9 +1,9 @@
 """
 Makes folders for the temporary files of one run.
 
-A run that is killed leaves its folder behind, and the next run removes it. A file in each folder names the process that
-made it. A folder is removed only if this process ran under the same user, in the same boot and container, and has
-certainly ended.
+A run that is killed leaves its folder behind, and the next run removes it. A file in each folder names its maker, the
+process that made it. A folder is removed only if its maker ran under the same user, in the same boot and container, and
+has certainly ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
 
     def is_dead(self, seen_by: _Owner) -> bool:
-        """Whether the process has certainly ended."""
+        """Whether the process has certainly ended; False for another boot, namespace or user."""
         import psutil
 
         if (self.boot, self.namespace, self.user) != (seen_by.boot, seen_by.namespace, seen_by.user) or self.pid <= 0:

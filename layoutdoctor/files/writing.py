@@ -1,7 +1,7 @@
 """
 Writes files under a private random name and then renames them, so that a reader sees the whole old or new file.
 
-Only regular files are read or replaced.
+Only regular files are read; only regular files and symbolic links are replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A symbolic link is replaced and not followed. A replaced file keeps its permissions.
 
     Raises:
-        OSError: The file cannot be written, or ``path`` exists and is not a regular file.
+        OSError: The file cannot be written, or ``path`` is that of a directory, a pipe or a device.
     """
     mode = mode_of_file(path)
     temporary = path.with_name(f".layoutdoctor-{secrets.token_hex(8)}.tmp")
@@ -57,10 +57,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def mode_of_file(path: Path) -> int | None:
     """
-    Returns the permissions of an existing file; None if there is no file, or a symbolic link.
+    Returns the permissions of an existing file; None if there is no file, or if it is a symbolic link.
 
     Raises:
-        OSError: The path is that of a directory, a pipe or a device, or is not a possible name.
+        OSError: The path is that of a directory, a pipe or a device, or cannot be looked up.
+        ValueError: The path contains a NUL.
     """
     try:
         mode = path.lstat().st_mode
@@ -98,7 +99,7 @@ def write_file(path: Path, text: str) -> None:
     Writes a text file as ``replacing`` does, gzipped if its name ends in ``.gz``.
 
     Raises:
-        OSError: The file cannot be written, or ``path`` exists and is not a regular file.
+        OSError: The file cannot be written, or ``path`` is that of a directory, a pipe or a device.
     """
     data = text.encode("utf-8", "backslashreplace")
     with replacing(path) as stream:
@@ -120,7 +121,7 @@ def printable(value: object) -> object:
 
 
 def file_name_of(name: str) -> str:
-    """Makes a file name from any name, without path separators. A name of harmless characters stays as it is."""
+    """Makes a file name from any name. A short name of harmless characters stays as it is; any other gets a hash."""
     plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]
     if plain == name and name.strip(".") and not name.startswith("."):
         return name

@@ -56,7 +56,7 @@ def examined(
     sources: Sequence[Source], *, jobs: int, scheduler: str | None, executor: Executor | None
 ) -> Iterator[Iterator[Result]]:
     """
-    Yields the results of all sources, each result when it is ready.
+    A block with an iterator over the results of all sources, which yields each result when it is ready.
 
     An executor examines the sources if one is given, else a Dask cluster if one is given, else this machine.
 
@@ -103,7 +103,7 @@ def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
 
 
 def _begin(folder: str) -> None:
-    """Makes a process of the pool copy files into the scan's folder, and end with the scan or the folder."""
+    """Makes a pool's process keep temporary files in the scan's folder, and end when the scan or the folder is gone."""
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scan gets the signal, too, and ends this process
     parent = multiprocessing.parent_process()
@@ -166,7 +166,7 @@ def _results(
 @contextlib.contextmanager
 def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     """
-    Yields the executor of a Dask cluster, and the number of threads of its workers.
+    A block with the executor of a Dask cluster, and the number of threads of its workers.
 
     Args:
         address: Address of the scheduler, such as ``tcp://10.0.0.1:8786``.

@@ -33,7 +33,7 @@ def examine_source(source: Source) -> list[ScannedRows]:
     """
     Examines a source: one result for a file, one for each trace of an archive, and one for each table of a text.
 
-    This function raises no error, whatever a file contains: it sets ``failure`` in the result instead.
+    Any error becomes the ``failure`` of a result. An archive without traces has no result if the user did not name it.
     """
     if source.failure is not None:
         return [failed(source.name, source.failure)]

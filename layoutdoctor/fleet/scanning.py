@@ -70,8 +70,9 @@ def scan(
             The number of traces in an archive is known only when the archive has been examined.
 
     Raises:
-        UsageError: There is nothing to scan, or the cluster or the folder cannot be used. A file that cannot be
-            examined is no error: it is in ``Scan.failed``, with the reason.
+        UsageError: There is nothing to scan, an argument is wrong, or the cluster or the folder cannot be used. A file
+            that cannot be examined is no error: it is in ``Scan.failed``, with the reason.
+        TransportError: With several processes, the folder for temporary files cannot be made.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"cannot scan with {jobs} processes: expected 1 or more")
@@ -175,13 +176,11 @@ def lines_file(path: Path) -> Add:
 @contextlib.contextmanager
 def parquet_file(path: Path) -> Iterator[Add]:
     """
-    Yields a function that writes the rows of results; the file appears when the ``with`` block ends.
-
-    Each row has the columns of ``_TABLE``: the file's name, rank and device; the step, device index, rule, owner,
-    kernel, op, module, shape and direction; whether it is counted; count, seconds, exposed_seconds and bytes.
+    A block with a function that writes rows with the columns of ``_TABLE``; the file appears when the block ends.
 
     Raises:
         UsageError: PyArrow is not installed.
+        OSError: The file cannot be written.
     """
     try:
         import pyarrow as arrow

@@ -59,7 +59,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         path: An absolute local path, or a URL.
         name: Name of the source in reports, unique in the scan.
         patterns: Patterns of the names to take in an archive.
-        rarer: Patterns of the names to take in an archive without such names.
+        rarer: Patterns of the names to take in an archive without a name of ``patterns``.
         max_bytes: Largest number of unpacked bytes to read of a trace.
         is_named: Whether the user named this path; an archive without traces is reported only then.
         failure: Reason why the source cannot be examined; None if no reason is known.
@@ -192,8 +192,8 @@ def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | Non
     Makes a function that finds the rank of a file in its name, else in the trace, else in the names of its folders.
 
     Args:
-        rank_regex: Regular expression whose first group is the rank in a source's whole name; folders do not count
-            then.
+        rank_regex: Regular expression whose first group is the rank in a source's name with folders. With it, folders
+            are not searched on their own.
 
     Raises:
         UsageError: ``rank_regex`` is no regular expression with a group.
@@ -229,7 +229,7 @@ def local_files(source: Source) -> Iterator[tuple[str, Callable[[], Path]]]:
 
     Yields:
         A name and a function for each file. The function returns the path of the file, or of a copy that is deleted
-        when the next file is copied. It raises the errors of the file system or the archive.
+        when the next file is copied; it raises the errors of the file system or the archive.
     """
     if _URL.match(source.path) is None and not is_archive(source.path):
         yield source.name, lambda: Path(source.path)

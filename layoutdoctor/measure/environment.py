@@ -158,7 +158,7 @@ def card_state(device: str) -> CardState:
     Asks nvidia-smi for the state of a GPU that this process uses; call it before the GPU lowers its clock again.
 
     Returns:
-        An empty state on a CPU and without nvidia-smi.
+        An empty state on a CPU, and if nvidia-smi is missing or fails.
     """
     if kind_of(device) != "cuda":
         return CardState()

@@ -20,7 +20,7 @@ from layoutdoctor.words import count_of
 if TYPE_CHECKING:
     from os import PathLike
 
-# docs/measuring.md has the measurements behind these. All are relative root mean square errors, or factors for them.
+# Measurements behind these values: docs/measuring.md. All are relative root mean square errors, or factors for them.
 EAGER_FACTOR = 10.0
 LARGEST_TOLERANCE = 0.5
 OUTPUT_FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -35,7 +35,7 @@ Least size of a gradient, as a share of the largest gradient of its module, for 
 bias before a batch norm consists of rounding errors.
 """
 CANCELLED_FACTOR = 1000.0
-"""Factor for eager's own error, if the terms of a sum cancel and no digit of eager's result is right."""
+"""Largest allowed multiple of eager's own error if the terms of a sum cancel and no digit of the result is right."""
 
 MOST_COMPARED = 1 << 26
 """Largest number of compared elements of a tensor: more would take minutes to move and change the error little."""
@@ -120,7 +120,7 @@ class Reference:
         output_layouts: Layouts of eager's outputs for the caller's own inputs.
         may_use_tf32: Whether a float32 model may compute with the precision of TF32.
         has_yardstick: Whether eager's own error is known, because eager is not the reference.
-        random: Reason why two runs of the model differ; None if they are equal.
+        random: Reason why two runs of the model differ; None if they agree within the tolerances.
         why_not_exact: Reason why eager is the reference although a more exact one was wanted; else None.
     """
 
@@ -149,7 +149,7 @@ class _Compared(NamedTuple):
     The comparison of one tensor of a configuration with the reference.
 
     Attributes:
-        problem: Reason why the tensor differs apart from its error, such as another shape; None without one.
+        problem: Reason other than the error why the tensor differs, such as another shape; None if there is none.
         error: Root mean square error relative to the tensor's size, as are ``eager_error`` and ``tolerance``.
         tolerance: Largest allowed error; infinite if eager's own error is too large for a comparison.
     """
@@ -163,7 +163,7 @@ class _Compared(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The error divided by the tolerance; the tensor is different if this is above 1."""
+        """The error divided by the tolerance, infinite with a problem; the tensor is different if this is above 1."""
         return math.inf if self.problem else self.error / self.tolerance
 
 
@@ -188,7 +188,7 @@ def reference_tensor(name: str, exactly: Part, by_eager: Part) -> ReferenceTenso
 
 
 def why_random(first: dict[str, Part], second: dict[str, Part]) -> str | None:
-    """Explains why a model is random; None if two runs with different seeds have equal results."""
+    """Explains why a model is random; None if two runs with different seeds agree within the tolerances."""
     reference = Reference("the first run", {name: reference_tensor(name, one, one) for name, one in first.items()})
     different = [one.name for one in _compare_all(reference, second) if one.share > 1]
     return f"{different[0]} differs between two eager runs with different seeds" if different else None
@@ -198,13 +198,14 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     """
     Compares the results of a configuration's first call with the reference, tensor by tensor, on the results' device.
 
-    The relative error of a tensor may be at most 10 times eager's own error, or a floor for the dtype if that is
-    larger, and never more than half of the tensor's size. Integers and booleans have to be equal. NaN and infinity are
-    right where eager has them.
+    The relative error of a tensor may be at most ``EAGER_FACTOR`` times eager's own error, or a floor for the dtype if
+    the floor is larger, and never more than ``LARGEST_TOLERANCE``. ``CANCELLED_FACTOR`` is for sums that cancel.
+    Integers and booleans have to be equal. NaN and infinity are right where eager has them, infinity also where the
+    reference has it.
 
     Returns:
-        Status ``not_checked`` if eager's own errors are too large for a comparison, or if the model is random and this
-        run drew other numbers than eager did.
+        Status ``not_checked`` if eager's own error is too large to compare any output, or if the model is random and
+        this run drew other numbers than eager did.
     """
     found = named(results)
     compared = _compare_all(reference, found)
@@ -323,8 +324,8 @@ def _errors(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor) -> tu
     squares, sizes, largest, wrong = 0.0, 0.0, 0.0, 0
     for one, right, own in _pieces(found, exact, eager):
         finite = right.isfinite() & own.isfinite()
-        # Where eager or the reference has NaN or infinity, eager's value is right, and so is the reference's: eager's
-        # dtype may be too small for it.
+        # Where eager or the reference has NaN or infinity, eager's value is right, and so is the reference's unless it
+        # is NaN: eager's dtype may be too small for it.
         close = torch.isclose(one.double(), right.double(), rtol=TF32_FLOOR, atol=0.0)
         wrong += int(torch.where(finite, ~one.isfinite(), ~(close | (one == own) | (one.isnan() & own.isnan()))).sum())
         error = torch.where(finite, one.double() - right.double(), 0.0)

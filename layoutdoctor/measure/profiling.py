@@ -65,8 +65,8 @@ class Recorder:
         Args:
             prepare: Returns one iteration, already warm and ready to run.
             generated: Compiled graphs that may run in the iteration; the record names their kernels.
-            trace_file: File for the Chrome trace (``.json`` or ``.json.gz``); it is written if no iteration before had
-                a shorter busy time.
+            trace_file: File for the Chrome trace (``.json`` or ``.json.gz``); it is written if this iteration has the
+                shortest busy time so far.
         """
         activities = [torch.profiler.ProfilerActivity.CPU]
         if kind_of(device) == "cuda":
@@ -138,7 +138,7 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
 
 def with_names_of_packages(iteration: Iteration, graphs: Sequence[Graph]) -> Iteration:
     """
-    Gives the kernels and operations of a package's iteration the names that they have under torch.compile.
+    Returns an iteration of an AOTInductor package with the names of kernels and operations under torch.compile.
 
     Source:
         ``cpp.enable_kernel_profile`` in torch/_inductor/codegen/cpp_wrapper_cpu.py, torch 2.13:
@@ -185,7 +185,7 @@ def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(same_environment())
-            os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"  # each line gets its start time; read at the first line
+            os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"  # lines get start times; oneDNN reads this at its first line
             stack.callback(lambda: _write_lines(1, read_onednn_log("".join(written)).other_lines))
             stack.enter_context(_captured_descriptor(1, sys.stdout, written))
             stack.enter_context(torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON))

@@ -1,4 +1,4 @@
-"""Times blocks of calls: on a CPU by the wall clock, on a GPU by CUDA events."""
+"""Times calls: on a CPU by the wall clock, on a GPU by CUDA events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORTEST_SECONDS = 1e-9
 _FLUSH_BYTES = 256 * 2**20
 # An idle GPU lowers its clock. It is never idle for long here, because configurations are timed in turn.
 _WARM_UP_SECONDS = 0.02
-# In a call of this length, the launch time that the flush hides is too short for a second pass.
+# A call of this length has no second pass: in comparison, the launch time that the flush hides is short.
 _LONG_SECONDS = 0.02
 _LOOP_SECONDS = 0.01
 _MOST_LOOPED = 100

@@ -1,8 +1,8 @@
 """
 Finds the names of this machine and its user, and shortens absolute paths in text.
 
-A path becomes relative to the project, or begins at ``site-packages``, or is reduced to the file's own name. POSIX and
-Windows paths are both shortened, because a trace may come from another machine.
+A path becomes relative to the project, or begins at ``site-packages``, or keeps only the file's own name after
+``<path>``. POSIX and Windows paths are both shortened, because a trace may come from another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECRET_NAME = r"(?:TOKEN(?!IZ)|SECRET|PASS|PWD|KEY|CREDENTIAL|COOKIE|AUTH(?!OR)|
 """A part of the name of a variable that holds a secret; in capitals, because such names are in capitals."""
 
 _SECRET_VARIABLE = re.compile(SECRET_NAME, re.IGNORECASE)
-# A path or a plain word, such as the name of a helper, is no secret in itself.
+# A path, a plain word such as the name of a credential helper, a number, or a very short text is no secret.
 _PLAIN_VALUE = re.compile(r"[/~].*|[a-z_-]{1,15}|[\d.]{1,12}|.{0,7}", re.DOTALL)
 _NUMBERED = re.compile(r"\d+|(?:cpu|gpu|node|host|worker|server|user|rank)[-_]?\d*", re.IGNORECASE)
 
@@ -31,8 +31,6 @@ class Surroundings:
     The names and folders of the machine and its user.
 
     Attributes:
-        home: The home directory.
-        user: The login name.
         hosts: Names of this machine, long and short.
         working_directory: The folder that paths are relative to.
         secrets: Values of environment variables that are named like secrets, the longest first.

@@ -1,11 +1,11 @@
 """
 Replaces the user's own names in a record by pseudonyms, and leaves out free text.
 
-The field decides about a text. Names of modules, files, classes, operators, nodes, kernels and configurations are
-replaced, each by one pseudonym in the whole record, so that conversions, nodes and findings still refer to each other.
-Layouts, sizes, versions, fixed words, and names of torch and of known libraries are kept. Any other text is left out,
-including the text of fields that are added later. A pseudonym is a number, because a hash could be found again with a
-list of likely names.
+What happens to a text depends on its field. Names of modules, files, classes, operators, nodes, kernels and
+configurations are replaced, each by one pseudonym in the whole record, so that conversions, nodes and findings still
+refer to each other. Layouts, sizes, versions, fixed words, and names of torch and of known libraries are kept. Any
+other text is left out, including the text of fields that are added later. A pseudonym has a number and no hash, because
+a list of likely names could show the name behind a hash.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _Redactor:
         return self._module(name) if name in self._modules else self._operator(name)
 
     def _evidence(self, text: str) -> str:
-        """Replaces a name that the record also has elsewhere; any other text is left out, as a figure or a sentence."""
+        """Replaces a name that the record has elsewhere, too; leaves out any other text, such as a figure."""
         for kind in ("name", "kernel"):
             if (kind, text) in self._pseudonyms:
                 return self._kernel(text) if kind == "kernel" else self._pseudonyms[kind, text]

@@ -147,7 +147,7 @@ def records_in(value: object) -> Iterator[msgspec.Struct]:
 
 @functools.cache
 def text_fields(kind: Hashable) -> tuple[tuple[str, str], ...]:
-    """Returns the fields, each with its place, of a record or of a recording's dataclass that can hold text."""
+    """Returns the fields that can hold text, each with its place; of a recording's dataclass, all fields."""
     assert isinstance(kind, type)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]

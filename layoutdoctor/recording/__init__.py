@@ -1,1 +1,1 @@
-"""Recordings: the raw observations of one trial, and the files of these; torch is not needed to read them."""
+"""The recording: the raw observations of one trial, without torch; its file, and the readers that make recordings."""

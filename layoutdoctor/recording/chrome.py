@@ -1,8 +1,7 @@
 """
 Reads Chrome traces of PyTorch's profilers: Kineto's since 2020, torch's own exporter's, and traces that tools rewrote.
 
-Events are decoded batch by batch and kept as columns of numbers. A Python stack is reduced to the calls of nn.Modules
-and of functions that are not torch's own.
+Events are decoded in batches and kept as columns. Of a Python stack, only nn.Module calls and user functions are kept.
 """
 
 from __future__ import annotations
@@ -275,7 +274,7 @@ class _Reader:
         return found
 
     def finish(self) -> RecordedTrace:
-        """Returns the trace. Its tables are sorted, and its times count from its first event."""
+        """Returns the trace. Its tables are sorted, and times count from the first kernel, operation or launch."""
         columns = {
             table: {name: np.concatenate(parts) for name, parts in of_table.items()}
             for table, of_table in self.columns.items()
@@ -299,14 +298,14 @@ class _Reader:
 
 
 def _nanoseconds(microseconds: NDArray[np.float64]) -> Column:
-    """Converts whole and fractional microseconds apart: a double cannot hold a clock time in nanoseconds."""
+    """Converts whole and fractional microseconds separately: a double cannot hold a clock time in nanoseconds."""
     whole = np.floor(microseconds)
     parts = np.rint((microseconds - whole) * _NANOSECONDS_PER_MICROSECOND)
     return whole.astype(np.int64) * _NANOSECONDS_PER_MICROSECOND + parts.astype(np.int64)
 
 
 def _ids(values: Sequence[EventId]) -> Column:
-    """Makes a column of identifiers; an identifier that is missing or no number becomes ``NONE``."""
+    """Makes a column of identifiers, of a text its first number; ``NONE`` if an identifier is missing or no number."""
     try:
         return np.array([NONE if value is None else value for value in values], np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -348,7 +347,6 @@ def _text(text: bytes) -> str:
 
 @cache
 def _is_place(name: str) -> bool:
-    """Whether a frame's name names a place in the user's program."""
     return is_module_call(name) or is_user_function(name)
 
 
@@ -358,6 +356,6 @@ def is_module_call(name: str) -> bool:
 
 
 def is_user_function(name: str) -> bool:
-    """Whether a frame is a function in a Python file that is neither torch's nor Python's own, nor generated."""
+    """Whether a frame is a function in a file of the user: not torch's, Triton's, Python's or ours, not generated."""
     frame = FRAME.match(name)
     return frame is not None and _LIBRARY_FILE.search(frame["file"]) is None

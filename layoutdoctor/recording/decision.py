@@ -1,8 +1,8 @@
 """
-Builds the decision card of a graph: which rule of Inductor's layout heuristic decided, with an explanation.
+Builds the ``Decision`` of a graph: which rule of Inductor's layout heuristic decided, with an explanation.
 
-The decision itself is torch's. The card is built in the same way for a compile that was watched and for a compile whose
-log was read. This module does not import torch.
+Torch decides. The record is built in the same way for a compile that was watched and for a compile whose log was read.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ def _explanation(
     deciding: tuple[str, ...],
     node_count: int,
 ) -> str:
-    """
-    Explains the rule that decided for a graph.
-
-    Args:
-        count: Number of convolutions that this version of torch takes into account.
-    """
+    """Explains the rule that decided for a graph; ``count`` is the number of convolutions that this torch looks at."""
     plural = "" if count == 1 else "s"
     named = [
         f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
@@ -132,7 +127,7 @@ class RawDecision:
 
 @dataclass(frozen=True)
 class FxTensor:
-    """A tensor among the arguments of a call."""
+    """A tensor among the arguments or results of a call."""
 
     layout: Layout | None
     device: str | None
@@ -145,9 +140,10 @@ class FxCall:
 
     Attributes:
         target: The operator that is called.
-        args: The call's arguments: tensors, numbers, lists of numbers; None for an argument of another kind.
-        result: The call's only or first result.
-        is_aten: Whether the operator is ATen's. If not, freezing packed it for oneDNN, which chooses the layout itself.
+        args: The positional arguments, tensors as ``FxTensor``; None for one that could not be read.
+        result: The call's only or first tensor; None without any.
+        is_aten: Whether the operator is ATen's. Freezing packed any other convolution for oneDNN, which chooses its
+            layout.
     """
 
     name: str
@@ -178,7 +174,7 @@ def describe_decision(
     rule: str | None = None,
 ) -> Decision:
     """
-    Builds the decision card of a graph.
+    Builds the ``Decision`` of a graph.
 
     Args:
         calls: The graph's calls, in order.
@@ -219,7 +215,7 @@ def describe_decision(
 
 
 def _rule(raw: RawDecision | None, counted: Sequence[FxCall], backward: Sequence[FxCall], *, applied: bool) -> str:
-    """Finds the rule that decided: the rule in torch's log, or the only possible rule if torch logged nothing."""
+    """Finds the rule that decided, by the settings, torch's log or elimination; ``not-said`` if none shows it."""
     if raw is None or raw.applied != applied:
         return "set-from-outside"
     if not raw.enabled:
@@ -253,12 +249,10 @@ def derived_decision(
     written: Mapping[str, Layout],
 ) -> Decision:
     """
-    Builds the decision card of a compile that was not watched.
+    Builds the ``Decision`` of a compile that was not watched.
 
-    The decision is derived from the rules that need no flops and from the strides in the generated code.
-
-    Args:
-        written: The layouts that library calls write, by node.
+    The decision is derived from the rules that need no flops and from the strides in the generated code. ``applied`` is
+    None if both decisions are possible. ``written`` has the layouts that library calls write, by node.
     """
     forward = [call for call in calls if _is_forward(call.target)]
     backward = [call for call in calls if _is_backward(call)]
@@ -283,7 +277,7 @@ def derived_decision(
 
 
 def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> bool | None:
-    """Whether the code has channels-last convolutions that are contiguous in the graph; None if no stride decides."""
+    """Whether the code makes convolutions channels-last that the graph has contiguous; None if no stride decides."""
     found: list[bool] = []
     for call in forward:
         given, layout = _layout(call), written.get(call.name)
@@ -295,7 +289,7 @@ def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> boo
 
 
 def _veto(counted: Sequence[FxCall], node_count: int, *, is_inference: bool) -> str:
-    """Returns the first rule, in Inductor's order, by which Inductor declines."""
+    """Returns the first rule, in Inductor's order, by which Inductor declines; ``not-said`` if no rule fits."""
     if node_count >= NODES_PER_CONVOLUTION * len(counted):
         return "few-convolutions"
     if any(_vetoes(call, "dynamic-shape") for call in counted):
@@ -314,10 +308,10 @@ def _is_on_cpu(node: FxCall) -> bool:
 
 def _forced_names(nodes: Iterable[FxCall], applied: bool, count: int, written: Mapping[str, Layout]) -> set[str]:
     """
-    Names the convolutions that are channels-last.
+    Returns the names of the convolutions that are channels-last.
 
-    These are the channels-last ones among those packed for oneDNN and, if layout optimization was applied, the first
-    ``count`` of the other 2-D ones: torch records only how many 2-D convolutions it made channels-last.
+    A convolution packed for oneDNN counts by its layout. If layout optimization was applied, the first ``count`` other
+    2-D convolutions count as well: torch records only how many 2-D convolutions it made channels-last.
     """
     packed = {node.name for node in nodes if not node.is_aten and _is_channels_last(node, written)}
     if not applied:
@@ -362,16 +356,16 @@ def _weight_shape(node: FxCall) -> tuple[int, ...] | None:
         return None
     groups = _groups(node)
     if groups and not node.is_aten and _is_packed_transposed(node):
-        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # it was packed like one that is not transposed
+        return (shape[1] * groups, shape[0] // groups, *shape[2:])  # packed like a weight that is not transposed
     return shape
 
 
 def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
     """
-    Finds which of Inductor's classes fit a convolution; the classes are in Inductor's order.
+    Returns whether each of Inductor's classes, in Inductor's order, fits a convolution; empty without a shape.
 
     Args:
-        shape: Weight shape ``[C_out, C_in / groups, ...]``; None if not recorded.
+        shape: Weight shape ``[C_out, C_in / groups, ...]``, transposed ``[C_in, C_out / groups, ...]``.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
@@ -386,7 +380,7 @@ def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[Convoluti
 
 
 def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
-    """Returns the first class that fits a convolution."""
+    """Returns the first class that fits a convolution; ``default`` if none does."""
     return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
 
 
@@ -395,7 +389,7 @@ _VETOES: dict[str, ConvolutionClass] = {
     "smaller-out-channels": "in_out",
     "small-channels": "small",
 }
-"""Rules that decline layout optimization because of convolutions of one class, and that class."""
+"""The class of convolutions because of which each of these rules declines layout optimization."""
 
 
 def _vetoes(node: FxCall, rule: str) -> bool:
@@ -456,7 +450,7 @@ def _spatial(node: FxCall, name: str) -> tuple[int, ...] | None:
 
 
 def _is_packed_transposed(node: FxCall) -> bool:
-    """Whether argument 6 is a list: the dilation, where other packed convolutions have the groups."""
+    """Whether a packed convolution is transposed: argument 6 is a list, the dilation; others have the groups there."""
     return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
 
 

@@ -82,10 +82,10 @@ class EventStream(Generic[EventType]):
         """
         Args:
             pieces: The document's bytes.
-            decode: Decodes the text of a JSON array to events; raises ``msgspec.DecodeError`` if it cannot.
+            decode: Decodes the text of a JSON array to events; raises one of ``UNREADABLE`` if it cannot.
             decode_loosely: Decodes one event, whatever the types of its fields; returns None if the text is no event.
             name: Name of the document, for errors.
-            batch_bytes: Least size of the text of a batch. The events that are read do not depend on this size.
+            batch_bytes: Least size of the text that a batch is cut from. The events do not depend on this size.
         """
         self.metadata: dict[str, Any] = {}
         self.damage: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class EventStream(Generic[EventType]):
         Yields the events in order, in batches that are never empty.
 
         Raises:
-            TraceError: The document is no Chrome trace, or one event is larger than memory allows.
+            TraceError: The document is no Chrome trace, or ``MOST_PENDING_BYTES`` of it hold no whole event.
         """
         self._skip_head()
         while not self._is_closed:
@@ -166,7 +166,7 @@ class EventStream(Generic[EventType]):
         return None
 
     def _next_batch(self) -> list[EventType]:
-        """Returns the events up to the last border of two events in the buffer; empty if more bytes are needed."""
+        """Returns the events up to the last border between events in the buffer; empty if more bytes are needed."""
         buffer = self._buffer
         size = len(buffer)
         for cut in (size,) if self._has_ended else (*_cuts(buffer), size):
@@ -351,7 +351,7 @@ def _mended(event: bytes) -> tuple[bytes, list[str]]:
 
 
 def as_utf8(text: bytes) -> bytes:
-    """Replaces the bytes that are no UTF-8, because decoding does not check all bytes."""
+    """Replaces the bytes that are no UTF-8, because msgspec does not check all bytes."""
     return text.decode("utf-8", "replace").encode()
 
 

@@ -1,4 +1,4 @@
-"""Reads the bytes of a recorded file, unpacked, in pieces; only one piece is in memory at a time."""
+"""Reads the bytes of a recorded file, unpacked, with one piece in memory at a time; guesses the kind of a file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TraceFile:
         Returns the first unpacked bytes, at most 64 KiB, without leading white space.
 
         Raises:
-            TraceError: The file cannot be opened or read, or holds nothing.
+            TraceError: The file cannot be opened or read, is larger than allowed, or holds nothing.
         """
         found, blank_count = b"", 0
         for piece in self.pieces():

@@ -216,7 +216,7 @@ def names_in(node: ast.AST | None) -> Iterator[str]:
 
 
 def layout_in(shape: ast.AST, stride: ast.AST) -> Layout | None:
-    """Reads a layout from two lists in the code; a size or stride that is no number stays an expression."""
+    """Reads a layout from two lists in the code, a symbolic size as text; None without two lists of equal length."""
     sizes = [[_size(part) for part in node.elts] for node in (shape, stride) if isinstance(node, (ast.Tuple, ast.List))]
     return strided_layout(*sizes) if len(sizes) == 2 and len(sizes[0]) == len(sizes[1]) else None
 
@@ -264,7 +264,7 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
 
 def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
     """
-    Finds the load's stride along one dimension; None if the loops that cover the dimension give different strides.
+    Finds the load's stride along one dimension; None if no loops cover it exactly, or if they give different strides.
 
     The dimension's elements are at the places 0, ``step``, 2 ``step`` ... in the stored buffer. A loop covers the
     places from its step up to its step times its count. No two loops cover the same place.

@@ -21,7 +21,11 @@ Steps = dict[str, int]
 
 @dataclass(frozen=True)
 class Read:
-    """A load. ``pointer`` is a parameter of the kernel, or ``@3`` for the result of its store number 3, from 0."""
+    """
+    A load; ``steps`` is None if its index is not known.
+
+    ``pointer`` is a parameter of the kernel, or ``@3`` for the result of its store number 3, from 0.
+    """
 
     pointer: str
     steps: tuple[tuple[str, int], ...] | None
@@ -47,7 +51,8 @@ class Store:
     Attributes:
         steps: The index of the store; None if no steps describe it, as in a scatter.
         reads: The loads that its value was computed from. A value that was stored before counts as a load.
-        operations: The operations between the loads and the store; a cast is ``to_dtype``.
+        operations: The operations between the loads and the store. In Triton, a cast is ``to_dtype``; in C++, casts are
+            left out and arithmetic is ``computed``.
     """
 
     pointer: str
@@ -75,14 +80,14 @@ class KernelText:
     _stored: dict[_Value, Read] = field(default_factory=dict)
 
     def load(self, pointer: str, steps: Steps | None, *, is_masked: bool = False) -> _Value:
-        """Returns the value of a load: the value of the kernel's last store to this pointer, if it has stored to it."""
+        """Returns the value of a load; if the kernel stored to the pointer before, the result of its last store."""
         pointer = self.aliases.get(pointer, pointer)
         last = max((number for number, store in enumerate(self.stores) if store.pointer == pointer), default=None)
         name = pointer if last is None else f"@{last}"
         return _Value(read=Read(name, None if steps is None else tuple(sorted(steps.items())), is_masked))
 
     def store(self, pointer: str, steps: Steps | None, value: _Value) -> None:
-        """Adds a store. A later use of the value counts as a read of its buffer, though it is still in a register."""
+        """Adds a store. Later uses of the value count as reads of the buffer, even if a register has the value."""
         reads: dict[Read, None] = {}
         operations: set[str] = set()
         left, seen = [(value, False)], {(value, False)}

@@ -27,11 +27,11 @@ class KeyAverages(TextTable):
     A table of torch.profiler while it is read.
 
     Attributes:
-        rows: Sums over rows, by name and by whether a row has time on the host. Each has four numbers: calls, own time
-            on the host, own time on the device, and time with all that was called (on the device if there is one).
-        host, on_device: Titles of the columns of own time; before torch 1.6, of time with all that was called.
+        rows: Sums over rows, by name and by whether a row has time on the host: calls, and nanoseconds of own time on
+            the host, own time on the device, and time with all called operations (on the device if there is one).
+        host, on_device: Titles of the columns of own time; before torch 1.6, of time with all called operations.
         device: Name of the device in the titles; empty if there is only the host.
-        totals: Times in the lines below the table, by device.
+        totals: Nanoseconds in the lines below the table, by device.
     """
 
     def __init__(self, titles: list[str], separator: str, offset: int, heading: str = "") -> None:
@@ -50,7 +50,7 @@ class KeyAverages(TextTable):
         self.share_title = share if share in titles and not self.is_nested else None
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
-        """Reads the numbers of a row: its own time on the device, or on the host if the table has no device."""
+        """Reads a row's calls and own time, on the device if the table has one; None if they cannot be read."""
         count, host, device = (
             notation.whole(row["# of calls"]),
             self._host(row, notation),
@@ -83,7 +83,7 @@ class KeyAverages(TextTable):
         return bool(self.kernels())
 
     def total(self, device: str) -> float | None:
-        """Returns the total time on a device: from the line below the table, else from the percentages."""
+        """Returns the total time on a device: from the line below the table, else from the percentages, else None."""
         if (known := self.totals.get(device)) is not None:
             return known
         return whole_nanoseconds(self.spent) if device == (self.device or "cpu") else None

@@ -114,6 +114,7 @@ def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
 
     Raises:
         TraceError: The report could not be exported, or the export could not be read.
+        TransportError: The temporary folder cannot be made.
     """
     with private_directory() as folder:
         database = Path(folder) / "export.sqlite"
@@ -160,7 +161,7 @@ class _Reading:
         self.problems: Counter[str] = Counter()
         self.damaged: list[str] = []
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        if sys.version_info >= (3, 11):  # an expression in the file may compute a column
+        if sys.version_info >= (3, 11):  # limits what an expression in the file can compute
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
         for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {pragma}")

@@ -37,7 +37,7 @@ def read_trace(
     path: Path, most_bytes: int = DEFAULT_MOST_BYTES
 ) -> RecordedTrace | KernelTotals | OnednnLog | TorchTrace:
     """
-    Reads a recorded run of any known kind.
+    Reads a recorded run of any known kind; of several tables of kernels in a file, only the first.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -76,7 +76,7 @@ def read_trace(
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pauses garbage collection, which would only cost time: a trace is needed until its examination ends."""
+    """A block without garbage collection, which only costs time while a trace is examined or calls are timed."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -100,7 +100,7 @@ _TEXT_LENGTH = 200
 
 def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording:
     """
-    Reads a recorded run of any known kind.
+    Reads a recorded run of any known kind as a recording; of several tables of kernels in a file, only the first.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -129,7 +129,7 @@ def read_tables(path: Path, name: str, most_bytes: int = DEFAULT_MOST_BYTES) -> 
     Reads each table of kernels in a file as a run of its own; returns no run if the file is of another kind.
 
     Args:
-        name: Name of the file in reports. If there are several tables, each name ends in the number and heading.
+        name: Name of the file in reports. With several tables, each name ends in the table's number and heading.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -221,9 +221,9 @@ def describe_environment(trace: RecordedTrace) -> Environment:
 
 def _device_names(trace: RecordedTrace) -> list[str]:
     """
-    Names the devices that ran kernels.
+    Returns the names, in the trace's list of devices, of the devices that ran kernels.
 
-    The first listed device is named if none of their ids is listed; all listed devices are named if no kernel ran.
+    If none of their ids is in the list, its first device is named; if no kernel ran, all its devices are named.
     """
     listed = trace.metadata.get("deviceProperties")
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []

@@ -1,8 +1,8 @@
 """
 The recording of one trial of a diagnosis, or of a run from elsewhere: the value that ``examine`` derives facts from.
 
-A live run on a CPU or a GPU, a lowering for a GPU that is not there, a trace file, a table of kernels and a log of
-oneDNN all become such a value. A recording needs no torch and contains nothing that was derived from its other parts.
+A live run on a CPU or a GPU, a lowering for a GPU that is not there, a trace file, a table of kernels, and a log of
+oneDNN or torch.compile all become a recording. It needs no torch, and no part of it was derived from another part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
     Column = np.ndarray  # the type for the decoder of saved recordings
 
 NONE = -1
-"""The entry of a column of identifiers that was not recorded."""
+"""Entry of a column for an identifier or index that was not recorded."""
 
 
 class _Rows:
@@ -53,7 +53,7 @@ class KernelEvents(_Rows):
 
     Attributes:
         correlation: Id of the runtime call that launched the kernel; all kernels of a graph launch share one id.
-        external: External id as recorded; it was not checked.
+        external: Kineto's ``External id`` of the operation that launched the kernel, as recorded; it may be wrong.
     """
 
     name: Column
@@ -85,7 +85,8 @@ class OperationEvents(_Rows):
 
     Attributes:
         sequence: Sequence number, which a backward operation shares with its forward operation.
-        forward_thread: Thread of a backward operation's forward operation; ``NONE`` or 0 for a forward operation.
+        forward_thread: Thread of a backward operation's forward operation: the recorded number, not an index; ``NONE``
+            or 0 for a forward operation.
     """
 
     name: Column
@@ -101,10 +102,10 @@ class OperationEvents(_Rows):
 @dataclass(frozen=True, slots=True)
 class LaunchEvents(_Rows):
     """
-    Calls of the device runtime that carry a correlation id (``cuda_runtime``, ``cuda_driver``), sorted by start.
+    Calls of the device's runtime or driver (``cuda_runtime``, ``cuda_driver``...), sorted by start.
 
     Attributes:
-        correlation: Correlation id, shared with the kernels or copies that were launched.
+        correlation: Correlation id, shared with the kernels that the call launched.
     """
 
     name: Column
@@ -156,7 +157,7 @@ def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict
 
 
 class Numbered(dict[Any, int]):
-    """Numbers keys in the order in which they are first looked up."""
+    """Gives each new key the next number, from 0 on, when the key is looked up."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -166,7 +167,7 @@ class Numbered(dict[Any, int]):
 @dataclass(frozen=True, slots=True)
 class OperationArguments:
     """
-    The arguments of an operation, as the JSON text in the trace; a field that was not recorded is empty.
+    The arguments of an operation, each field of bytes as JSON text; a field that was not recorded is empty.
 
     Attributes:
         shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for an argument that is no tensor.
@@ -194,7 +195,7 @@ class Problem:
         what: Description, such as ``"the file ends in the middle of an event"``.
         count: Number of events or places with this problem.
         is_loss: Whether the events are missing; False if they were mended, or if the problem is only information.
-        device: Name in the file of the device whose events are not understood; None for other problems.
+        device: Category of the events, such as ``hpu_op``, if their device is not understood; None for other problems.
     """
 
     what: str
@@ -209,14 +210,14 @@ class RecordedTrace:
     A recorded run.
 
     Attributes:
-        frames: Module calls and Python frames that name a place; empty if no stack was recorded.
-        annotations: ``user_annotation`` ranges, among them the profiler's steps (``ProfilerStep#3``).
+        frames: Calls of modules and of the user's functions; empty if no stack was recorded.
+        annotations: ``user_annotation`` or NVTX ranges, among them the profiler's steps (``ProfilerStep#3``).
         threads: ``(process, thread)`` of each thread index, as text.
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
-        metadata: The document's fields other than the events, such as ``deviceProperties``.
+        metadata: The document's fields other than events and name of the machine, such as ``deviceProperties``.
         base_nanoseconds: Time on the trace's own clock from which ``start`` counts.
-        has_stack: Whether Python frames were recorded, even if no frame names a place.
+        has_stack: Whether Python frames were recorded, even if ``frames`` has none of them.
     """
 
     source: SourceKind
@@ -272,8 +273,8 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        nanoseconds: Time of the row's kernels. In a table of operations the operation's own time; in a nested one,
-            with that of the operations that it called.
+        nanoseconds: Time of the row's kernels. In a table of operations, the operation's own time or, if the table
+            ``is_nested``, its time with all operations that it called.
         operation: The operation that the kernels ran in; None if the table does not say.
         total_nanoseconds: Time of an operation including all operations that it called; None if not recorded.
     """
@@ -293,11 +294,11 @@ class KernelTotals:
     Attributes:
         device: The device that the rows ran on, as torch or the table names it.
         heading: The line of text above the table; empty if there is no such line.
-        nanoseconds: Total time of all kernels or operations, including those without a row. It comes from a line of the
-            table, or from percentages that show that rows are missing; None if neither gives the time.
+        nanoseconds: Total time of all kernels or operations, including those without a row, from a line below the table
+            or from percentages; None if neither gives it, and for kernels if percentages show no missing row.
         is_nested: Whether the time of an operation includes the operations that it called; times cannot be summed then.
         misses_operations: Whether the own times in a table of operations add up to less than the total time.
-        copies: The operation that runs eager copies, with its time on the device; None if the table has no kernels.
+        copies: ``aten::copy_`` with its time on the device, if a table of kernels lists it; else None.
     """
 
     source: SourceKind
@@ -342,7 +343,7 @@ class Iteration(Record, frozen=True, kw_only=True):
 
     Attributes:
         events: The events that the profiler recorded.
-        device: Type of the device that the kernels ran on: ``cpu``, ``cuda``...; None if a trace does not say.
+        device: Type of the device that the kernels ran on: ``cpu``, ``cuda``...; None if a trace shows no work.
         log: oneDNN's log of the iteration; None if it was not requested or not available.
         call_seconds: Time of a call without the profiler, measured close to the iteration; None if not measured.
         profiled_seconds: Time of the call under the profiler; None if not measured.
@@ -366,7 +367,8 @@ class Recording(Record, frozen=True, kw_only=True):
         iterations: The profiled iterations; a trace file has only one.
         totals: A table of kernels, if the table is all that was recorded.
         log: A log of oneDNN, if the log is all that was recorded.
-        was_profiled: Whether the trial was profiled or lowered; round trips are looked for only then.
+        was_profiled: Whether round trips are looked for in the trial's graphs: the trial was profiled or lowered, or
+            its compiles were logged.
         how: Lines to paste that apply the configuration to the user's model; None for a trace.
     """
 
@@ -402,12 +404,12 @@ MOST_OF_A_CALL = 1.15
 
 
 def contradicts_call(iteration: Iteration) -> bool:
-    """Whether the iteration was busy for longer than ``MOST_OF_A_CALL`` times a call without the profiler."""
+    """Whether the busy time exceeds ``MOST_OF_A_CALL`` times ``call_seconds``; False if no call was timed."""
     seconds = busy_nanoseconds(iteration.events) / NANOSECONDS_PER_SECOND
     return iteration.call_seconds is not None and seconds > MOST_OF_A_CALL * iteration.call_seconds
 
 
 def busy_time(iteration: Iteration) -> tuple[bool, int]:
-    """Sort key: least for the iteration with the shortest busy time; a GPU's iteration without kernels comes last."""
+    """Sort key: least for the iteration with the shortest busy time; iterations of a GPU without kernels come last."""
     kernels_are_missing = iteration.device != "cpu" and not len(iteration.events.kernels)
     return kernels_are_missing, busy_nanoseconds(iteration.events)

@@ -208,7 +208,7 @@ def _is_rule(line: str) -> bool:
 
 
 def _after(line: str, table: TextTable) -> TextTable | None:
-    """Returns the table if a line that is no row may be a damaged row, or a part of the row above; else None."""
+    """Returns the table if it may go on after a line that is no row, else None; counts what may be a damaged row."""
     cells = cells_in(line, table.separator)
     is_other = _are_titles(cells) or (table.separator in ",;" and len(cells) == 1)
     if is_other and not any(map(is_number, cells)):

@@ -22,7 +22,7 @@ NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit i
 _LARGEST = 1 << 62
 _MOST_DIGITS = 25
 _MARKS = str.maketrans({**dict.fromkeys("\u00a0\u2009\u202f\ufffd", " "), "\u2019": "'", "\u2212": "-"})
-"""Equal marks in numbers. A mark that is no UTF-8 is a no-break space in an encoding of Windows."""
+"""Marks that mean the same within a number. A byte that is no UTF-8 is a no-break space in an encoding of Windows."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Notation:
         )
 
     def parts(self, cell: str) -> tuple[str, str, str] | None:
-        """Splits a cell into whole number, decimals with exponent, and unit; None if it is no such number."""
+        """Splits a cell into whole number, decimals with exponent, and unit; None if this notation cannot read it."""
         if cell.isascii() and cell.isdigit() and len(cell) <= _MOST_DIGITS:
             return cell, "", ""  # a short cut for most cells
         found = self._number.fullmatch(cell.translate(_MARKS))
@@ -64,10 +64,10 @@ class Notation:
 
     def nanoseconds(self, cell: str, unit: str | None) -> float | None:
         """
-        Reads a time in nanoseconds; None if the cell is no time, or a negative time.
+        Reads a time and returns nanoseconds; None if the cell is no time, or if the time is negative or too large.
 
         Args:
-            unit: Unit of a cell that has no unit of its own.
+            unit: Unit of a cell that has no unit of its own; None if such a cell is no time.
         """
         found = self.parts(cell)
         factor = None if found is None else NANOSECONDS.get(found[2] or unit or "")
@@ -77,7 +77,7 @@ class Notation:
         return nanoseconds if nanoseconds < _LARGEST else None  # whole numbers stay int: a double has only 53 bits
 
     def share(self, cell: str) -> Percentage | None:
-        """Reads a percentage and the value of its last digit."""
+        """Reads a percentage and the value of its last digit; None if the cell is no percentage."""
         found = self.parts(cell)
         if found is None or found[2] not in ("", "%") or "e" in found[1]:
             return None
@@ -174,7 +174,7 @@ def _steps(rows: Sequence[Spent]) -> list[float]:
 
 
 def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
-    """Returns the total time that the percentages of a table imply; None if they are missing, too few or contradict."""
+    """Returns the total time that percentages imply; None if they are missing, too inexact, or deny most rows."""
     wrong = set(denying(rows))
     known = [
         (row.nanoseconds, row.part.percent, step)

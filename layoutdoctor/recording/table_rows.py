@@ -229,7 +229,7 @@ class TextTable:
         self.take_entry(entry)
 
     def _notation(self) -> Notation:
-        """Returns the notation in which most rows can be read; of several, the one with the fewest contradictions."""
+        """Returns the notation that reads most rows; of several, the first, or for nsys the least contradictory."""
         agree = [agreeing(cells_of(row, self._number_titles)) for row in self._pending]
         read = {
             notation: [
@@ -302,7 +302,7 @@ class TextTable:
         self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
-        """Reads the number in ``NVIDIA A100 (0)``, ``Agent 2`` or ``2``; 0 for a name whose number is cut off."""
+        """Reads the number in ``NVIDIA A100 (0)``, ``Agent 2`` or ``2``; 0 for another text, ``NONE`` without text."""
         found = _DEVICE.match(text)
         number, name = (int(found[2]), found[1]) if found is not None else (0 if text else NONE, text)
         self.devices.setdefault(number, name or "")
@@ -322,7 +322,7 @@ class TextTable:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the table lists a kernel."""
+        """Whether the table lists a kernel; for a list of single launches, whether it has a row."""
         return bool(self.sums) or (self.layout.start is not None and self.row_count > 0)
 
     @property
@@ -336,7 +336,7 @@ class TextTable:
         return whole if whole is not None and whole > listed * (1 + _MOST_MISSING) else None
 
     def result(self) -> KernelTotals | RecordedTrace:
-        """Returns the sums; for a list of single kernels, a recorded run without the host."""
+        """Returns the sums; for a list of single kernels, a recorded run without events of the host."""
         if self.layout.start is None:
             rows = [
                 KernelTotal(name, round(count), round(nanoseconds), operation)

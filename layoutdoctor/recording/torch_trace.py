@@ -102,7 +102,7 @@ def _wanted_names(record: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_torch_trace(file: TraceFile) -> TorchTrace:
-    """Reads a log, also an incomplete one; a graph with a missing part is recorded as a problem."""
+    """Reads a log, also an incomplete one; what is missing becomes a problem. Raises the errors of ``TraceFile``."""
     trace = TorchTrace()
     modules: dict[str, str] = {}
     seen: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
@@ -384,7 +384,7 @@ def _graph(
     modules: Mapping[str, str],
     trace: TorchTrace,
 ) -> Graph:
-    """Builds a compiled graph; without its text, the graph has only buffers."""
+    """Builds the record of a compiled graph; without the FX graph's text, the record has no nodes and no decision."""
     found = re.search(r"^# AOT ID: \['\d+_(inference|forward|backward)'", code_text, re.MULTILINE)
     lines, returned = _text_lines(text) if text else ([], ())
     names = [line.node.name for line in lines]
@@ -479,7 +479,7 @@ _NUMBER = re.compile(r"(?:arg(\d+)_1|primals_(\d+))$")
 def _with_names(
     lines: Sequence[_Line], traced: Sequence[_Line], modules: Mapping[str, str], direction: GraphDirection
 ) -> list[_Line]:
-    """Adds the kinds of inputs, the functions that the model called, and the modules of weights to the lines."""
+    """Adds to the lines the kinds of inputs, the functions that the model called, and the modules of convolutions."""
     at_line: dict[SourceLocation | None, list[FxNode]] = defaultdict(list)
     for line in traced:
         if isinstance(line.call, ast.Call) and line.node.location is not None:

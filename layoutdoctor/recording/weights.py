@@ -43,7 +43,7 @@ def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
 
 
 def is_computed_weight(node: FxNode, nodes: Mapping[str, FxNode]) -> bool:
-    """Whether each call computes a convolution's weight from several graph inputs, such as a weight per sample."""
+    """Whether the graph computes a convolution's weight from several inputs, such as one weight per sample."""
     position = 2 if "convolution_backward" in node.target else 1
     if len(node.inputs) <= position or weight_of(node, nodes) is not None:
         return False

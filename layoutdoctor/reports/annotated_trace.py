@@ -38,14 +38,14 @@ def write_annotated_trace(
     """
     Writes a Chrome trace, packed with gzip, with its conversions and round trips on tracks of their own.
 
-    Copies that change no layout (permuted copies, padding) are not marked. The events of the source do not change.
-    Only a damaged event is written as it was read, and JSON that ends too early is completed. Marks of an earlier call
-    are replaced.
+    Copies that change no layout (permuted copies, padding) are not marked. The events of the source do not change,
+    but a damaged event is mended, or left out if it cannot be read, and JSON that ends too early is completed. Marks of
+    an earlier call are replaced.
 
     Args:
         diagnosis: The result of ``examine_trace`` for the source.
         source: A Chrome trace, ``.json`` or ``.json.gz``.
-        target: Path of the annotated trace. An existing file is replaced; a link stays a link.
+        target: Path of the annotated trace. An existing file is replaced; so is a link, but not the file behind it.
         max_bytes: Largest number of bytes to read from the source, counted after unpacking.
 
     Raises:

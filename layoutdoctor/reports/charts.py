@@ -32,7 +32,7 @@ from layoutdoctor.words import CONFIDENCE_WORDS, OWNER_WORDS, count_of, joined, 
 MOST_KERNELS = 20_000
 MOST_FLOWS = 3
 MOST_BETWEEN = 5
-"""Most operations between two conversions that are drawn one by one; of more, the middle ones share one box."""
+"""If there are more operations between two conversions, the middle ones share one box."""
 _NAME_LENGTH = 160
 _NANOSECONDS = 1e9
 
@@ -78,10 +78,11 @@ def build_timelines(diagnosis: Diagnosis) -> list[Drawn]:
 
 def _timeline(trial: Trial) -> Drawn | None:
     """
-    Returns the kernels of a trial. ``starts``, ``lengths``, ``kernels`` and ``kernel_lanes`` have one entry per kernel.
+    Returns the kernels of a trial; None if there is nothing to draw, or if a start or time of a kernel is not known.
 
-    ``kernels`` are indices into ``names``. Each entry of ``conversions`` is the index of a kernel, with a description.
-    ``in_pairs`` are indices of kernels within round trips. ``pairs`` has start, end and text of each round trip.
+    ``starts``, ``lengths``, ``kernels`` (indices into ``names``) and ``kernel_lanes`` have one entry per kernel. Each
+    entry of ``conversions`` is the index of a kernel, with a description. ``in_pairs`` are the indices of conversions
+    that are part of a round trip. ``pairs`` has start, end and text of each round trip.
     """
     kernels = trial.kernel_summary.kernels
     if any(kernel.seconds is None or kernel.start_seconds is None for kernel in kernels):
@@ -167,7 +168,7 @@ def _describe(conversion: Conversion) -> str:
 @dataclass(frozen=True, slots=True)
 class Box:
     """
-    One box of a flow; the next box reads the value that it makes.
+    One box of a flow, for an operation or a conversion; the next box reads the value that this box makes.
 
     Attributes:
         detail: A conversion's id, tensor and owner; empty for an operation.
@@ -211,8 +212,8 @@ def build_flows(diagnosis: Diagnosis) -> tuple[FlowChart, ...]:
     Builds the flows around the costliest conversions, first for the baseline and the recommended configuration.
 
     Returns:
-        One flow for each group of similar round trips. Without round trips, the flow around the baseline's costliest
-        conversion.
+        One flow for each group of similar round trips, at most ``MOST_FLOWS``. Without round trips, the flow around the
+        baseline's costliest conversion.
     """
     main = main_trial(diagnosis)
     mains = (main, diagnosis.measured_trial(diagnosis.recommended_name))
@@ -269,7 +270,6 @@ def _about_pair(pair: RedundantPair, more: int) -> str:
 
 
 def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
-    """Returns the known cost and cause after a colon; empty if neither is known."""
     return phrase(": {}", joined((*costs(seconds, moved), cause), ", "))
 
 

@@ -23,7 +23,7 @@ Row = dict[str, object]
 OTHER_STRIDES = "other strides"
 _SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
 _DTYPES = {"": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-"""pandas' dtype for each type that is behind a column's colon; every one of them has a missing value."""
+"""The pandas dtype for each type after a column's colon; every such dtype has a missing value."""
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:

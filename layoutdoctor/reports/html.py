@@ -117,7 +117,7 @@ def overview_html(view: Overview) -> str:
 
 
 def _page(template: str, script_files: Sequence[str], **values: object) -> str:
-    """Returns a page whose policy allows only its own scripts and style sheet, and forbids to load anything."""
+    """Returns a page whose policy allows only its own scripts and style sheet, and forbids loading anything else."""
     style, scripts = read_page_file(STYLE_FILE), [read_page_file(name) for name in script_files]
     policy = (
         f"default-src 'none'; script-src {' '.join(map(hash_source, scripts))}; style-src {hash_source(style)}; "

@@ -1,8 +1,8 @@
 """
 Makes the Markdown report: a text for an issue of PyTorch, with the headings of PyTorch's template.
 
-The report stays below 10,000 bytes: a part for which there is no room is left out as a whole, the least important parts
-first. A second text, for a file beside the report, has everything.
+The report stays below 10,000 bytes: a part for which the more important parts leave no room is left out as a whole. A
+second text, for a file beside the report, has everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 25
 """Most rows of a table of a comparison or a scan. GitHub refuses an issue of more than 65,536 characters."""
 USUAL_CHARACTERS = 10_000
-"""Limit of the report's size: about as much as a reader of an issue scrolls through."""
+"""Limit of the report's size in bytes: about as much as a reader of an issue scrolls through."""
 MOST_FINDINGS = 5
 MOST_REMARKS = 6
 MOST_LOGS = 2
@@ -164,7 +164,7 @@ def _versions(diagnosis: Diagnosis) -> str:
 
 
 def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
-    """Yields the script, and the name of the file that has the script even if the report has no room for it."""
+    """Yields the script, its output and the name of a file that always has both, or why there is no script."""
     if reproducer.reason is not None:
         yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
@@ -187,7 +187,7 @@ def _error_logs(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def overview_markdown(view: Overview) -> str:
-    """Returns the report of a comparison or a scan, short enough for an issue."""
+    """Returns the report of a comparison, a scan or a policy, short enough for an issue."""
     return _joined(_overview(view))
 
 

@@ -28,7 +28,7 @@ GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nc
 """Regular expression for the names of kernels of NVIDIA's and AMD's libraries that only change a layout."""
 
 _STARTS, _QUANTILE = 4, 3.182
-"""Processes of each configuration, and the quantile of Student's t for a 95 % interval of so many ratios."""
+"""Processes of each configuration, and the quantile of Student's t for a 95 % interval of as many ratios."""
 
 _WAITS = "GOMP_SPINCOUNT"
 """Environment variable that says how threads wait; a diagnosis beside other programs sets it."""
@@ -123,9 +123,9 @@ def render_reproducer(diagnosis: Diagnosis) -> str:
 
 def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     """
-    Chooses the two trials to compare: the baseline and another one; None if fewer than two can be written.
+    Chooses the two trials to compare: the baseline and another one; None if a script can apply fewer than two.
 
-    The other trial is the recommended one, without its cures. If there is none, it is the trial with the fewest
+    The other trial is the recommended one, without its cures; if a script cannot apply it, the one with the fewest
     conversions; of several, the fastest. If the default's outputs are wrong, eager mode and the default are compared.
     """
     ran = [trial for trial in diagnosis.trials if _can_be_written(trial)]
@@ -149,7 +149,7 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
 
 
 def _can_be_written(trial: Trial) -> bool:
-    """Whether a trial ran and a script can apply its configuration: it has no cures, as the script has no modules."""
+    """Whether a trial ran and a script can apply its configuration, which has neither cures nor library switches."""
     configuration = trial.configuration
     is_plain = not configuration.cures and not configuration.library_switches
     return trial.status == "ok" and is_plain and configuration.backend in ("eager", "inductor")
@@ -170,7 +170,7 @@ def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
 
 
 def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Trial) -> bool:
-    """Whether the script shows a finding: LD402 if the script compares values, else all findings but LD4xx."""
+    """Whether the script shows a finding on one of its trials: LD402 if it compares values, else all but LD4xx."""
     trial = first if finding.configuration is None else diagnosis.measured_trial(finding.configuration)
     is_one = trial is not None and trial.name in (first.name, second.name)
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")
@@ -283,7 +283,7 @@ def _counts(trial: Trial, device: str | None) -> list[int] | None:
 
 
 def _recorded_ratio(diagnosis: Diagnosis, first: Trial, second: Trial) -> float | None:
-    """Returns the recorded ratio of the second trial; None if the two were not compared or it is inconclusive."""
+    """Returns the second trial's recorded ratio; None if the two were not compared or the ratio is inconclusive."""
     ratio = diagnosis.ratios.get(second.name)
     if ratio is None or first.name != diagnosis.baseline_name or ratio.verdict == INCONCLUSIVE:
         return None

@@ -34,11 +34,6 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def rules_index(rules: Sequence[Rule], address: Callable[[Rule], str]) -> str:
-    """
-    Returns a table of the rules in Markdown, each with a link to its page.
-
-    Args:
-        address: Function that returns the address of a rule's page.
-    """
+    """Returns a table of the rules in Markdown; ``address`` returns the address of a rule's page, for its link."""
     rows = [f"| [{rule.code}]({address(rule)}) | {rule.name} | {rule.summary} |" for rule in rules]
     return "\n".join(("| code | rule | finds |", "| --- | --- | --- |", *rows)) + "\n"

@@ -137,10 +137,10 @@ def _invocation(diagnosis: Diagnosis, unplaced: Sequence[Finding]) -> JsonObject
 
 def subject_file(diagnosis: Diagnosis) -> str | None:
     """
-    Returns the file for findings without a line: the subject's own file, else that of the first finding with a line.
+    Returns the file for findings without a line: the subject's own file, else the first file that a finding names.
 
     Returns:
-        A path within the project; None if no file is known. For a trace without source lines, the trace itself.
+        A path within the project, not of an installed package; for a trace without such a file, the trace; else None.
     """
     named = _PYTHON_FILE.match(diagnosis.subject.name)
     places = (finding.location for finding in diagnosis.findings if finding.location is not None)

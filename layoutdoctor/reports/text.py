@@ -151,7 +151,7 @@ def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[LineRole, 
 
 
 def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
-    """Wraps a text into lines of at most ``width`` characters; all lines but the first are indented."""
+    """Wraps a text to ``width`` characters; indents lines after the first, and keeps a number and its unit together."""
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
         width,
@@ -163,7 +163,7 @@ def wrap(text: str, width: int, indent: str = "", further: str | None = None) ->
 
 
 def overview_text(view: Overview, width: int | None = None) -> str:
-    """Returns the report of a comparison or a scan as plain text, with the first rows of each table."""
+    """Returns the report of a comparison, a scan or a policy as plain text, with the first rows of each table."""
     columns = max(width or DEFAULT_WIDTH, NARROWEST)
     sections = [wrap(" · ".join(view.title), columns)]
     sections.append([line for text in (view.headline, *view.lines) for line in wrap(text, columns)])
@@ -230,7 +230,7 @@ def _unbroken_width(column: Sequence[str], indent: str) -> int:
 def _price(
     rows: Sequence[Sequence[str]], widths: Sequence[int], unbroken: Sequence[int], narrowed: int
 ) -> tuple[bool, bool, int, int]:
-    """Sort key, least for the column to narrow by one: no word is broken, the table has fewest lines, the widest."""
+    """Sort key, least for the column to narrow: it breaks no word, gives the table fewest lines, and is the widest."""
     width = widths[narrowed]
     after = [*widths[:narrowed], width - 1, *widths[narrowed + 1 :]]
     return (

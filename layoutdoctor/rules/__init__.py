@@ -62,8 +62,9 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
         rules: The rules to run; None for all.
 
     Returns:
-        The findings: first those of the default and the recommended configuration; most severe first, then by cost. If
-        a rule raises, only its own findings are lost, and a note with its code says that it failed.
+        The findings, first those about the whole diagnosis, the baseline and the recommended configuration; in each
+        group by severity, wrong outputs before lost time, then cost. A trial with cures keeps only LD402, unless it is
+        recommended. If a rule raises, a note with its code replaces its own findings.
     """
     trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
     first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}

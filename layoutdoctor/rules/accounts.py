@@ -1,4 +1,4 @@
-"""Selects, judges and describes rows of an account of two configurations, for LD306 and LD307."""
+"""Selects, judges and describes rows of an account: parts of the difference between two configurations' times."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEAST_SECONDS = 100e-6
 
 
 def large_rows(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
-    """Returns the rows of an account that take enough of a call to be worth a finding."""
+    """Returns the rows of an account whose loss is large enough for a finding."""
     least = _LEAST_SHARE_OF_CALL * account.slower_seconds
     at_a_place = _LEAST_SECONDS if diagnosis.subject.device == "cpu" else 0.0
     return [row for row in account.rows if row.seconds >= max(least, row.count * at_a_place)]
 
 
 def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
-    """Judges the loss of all given rows together; the cure is the faster configuration of the account."""
+    """Judges the loss of all given rows together; only the account's faster configuration counts as free of it."""
     trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
     if trial is None:
         return "warning"

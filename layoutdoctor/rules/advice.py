@@ -1,8 +1,8 @@
 """
 Compares the speed of a diagnosis's configurations, and decides which of them a finding may suggest.
 
-A configuration may be suggested if it is certainly faster, its outputs are right, and no configuration that demands no
-more is clearly faster.
+A configuration may be suggested if it is certainly faster, is not known to be wrong, and no configuration that demands
+as little of the user is clearly faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Times:
     The ratios of a diagnosis.
 
     Attributes:
-        diagnosis: The diagnosis.
         baseline: Name of the configuration that ratios refer to; empty if nothing was compared.
     """
 
@@ -49,13 +48,13 @@ class Times:
         return bool(self.baseline) and self._measured(name) == self._measured(self.baseline)
 
     def ratio(self, name: str) -> Ratio | None:
-        """Returns the ratio of a configuration to the baseline; None if it was not measured."""
+        """Returns the ratio of a configuration to the baseline, 1 for the baseline itself; None if it has no ratio."""
         if self.is_baseline(name):
             return Ratio(name=self._measured(name), low=1.0, median=1.0, high=1.0, verdict=EQUAL)
         return self._ratios.get(self._measured(name))
 
     def over(self, name: str, than: str) -> Ratio | None:
-        """Returns how many times faster one configuration is than another; None if either was not measured."""
+        """Returns how many times faster one configuration is than another; None if either has no ratio."""
         ratio, other = self.ratio(name), self.ratio(than)
         if ratio is None or other is None or other.low <= 0:
             return None
@@ -68,13 +67,13 @@ class Times:
         return trial is None or not trial.is_wrong
 
     def is_advisable(self, name: str, than: str) -> bool:
-        """Whether one configuration may be advised instead of another: it is certainly faster, right, and the best."""
+        """Whether to advise a configuration instead of another: certainly faster, not wrong, and nothing is better."""
         gain = self.over(name, than)
         is_faster = gain is not None and gain.verdict == FASTER and self.computes_right(name)
         return is_faster and self.better_than(name) is None
 
     def better_than(self, name: str) -> Ratio | None:
-        """Returns the best ratio that is over 3 % above that of ``name`` and demands no more; None if there is none."""
+        """Returns the best ratio of all that are over 3 % faster than ``name`` and demand no more; None without any."""
         ratio, most = self.ratio(name), self._demands(name)
         better = [
             other
@@ -97,7 +96,7 @@ class Times:
         return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
     def preference(self, name: str) -> tuple[float, float]:
-        """A key that is larger the rather a configuration is named: the recommended one, then the faster one."""
+        """A sort key: highest for the recommended configuration, then for the best without freezing, then by speed."""
         ratio = self.ratio(name)
         return (-math.inf, 0.0) if ratio is None else self._preference(ratio)
 
@@ -106,7 +105,7 @@ class Times:
 
     def clean_trials(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
         """
-        Returns the other trials that do not have some problem of ``trial``, however fast they are.
+        Returns the other trials that ran, are not wrong and do not have a problem of ``trial``, however fast they are.
 
         Args:
             is_clean: Function that says whether a trial is free of the problem; called only for trials that were
@@ -138,7 +137,7 @@ class Times:
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
-    """Describes the measured ratios of another trial, named before, and of the finding's trial; empty if unknown."""
+    """Describes the ratios of another trial, which was named already, and of the finding's trial; empty if unknown."""
     better, own = times.ratio(other.name), times.ratio(trial.name)
     if better is None or times.is_baseline(other.name):
         return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
@@ -159,7 +158,7 @@ def channels_last_ways(trial: Trial) -> tuple[str, ...]:
 
 def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
     """
-    Returns a suggestion for a trial; if the measurements speak against the suggestion, says what was measured.
+    Returns a suggestion for a trial, or what contradicts it: another recommendation, or else the measurements.
 
     Args:
         ways: Names of the configurations that follow the suggestion.
@@ -174,13 +173,13 @@ def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) 
 
 
 def is_worth_trying(times: Times, trial: Trial, ways: Iterable[str]) -> bool:
-    """Whether some configurations are worth trying: none of them was timed, or one of them may be advised."""
+    """Whether some configurations are worth trying: one may be advised, or nothing is known about any of them."""
     tried = [answer for name in ways if (answer := _may_help(times, trial, name)) is not None]
     return not tried or any(tried)
 
 
 def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
-    """Whether a configuration may be advised; None if it was not tried, or its speed was not measured."""
+    """Whether a configuration may be advised; None if it is ``trial``, was not tried, or ran without being timed."""
     tried, measured = times.diagnosis.find_trial(name), times.diagnosis.measured_trial(name)
     if tried is None or measured is None or tried is trial:
         return None
@@ -190,7 +189,7 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
-    """Says why some configurations are not advised: no faster, slower than another one, the same code, or failed."""
+    """Says why configurations are not advised: no faster, beaten, same code, failed or wrong; empty if none applies."""
     failed, slow, beaten, same = [], [], [], []
     tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
     for name, one in tried.items():
@@ -225,7 +224,7 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
     """
-    Describes the recommendation if a rule's own cure contradicts it; None if it does not.
+    Describes the recommendation if it is advisable and differs from a rule's own cure; else None.
 
     Args:
         name: The configuration of the finding; a recommendation replaces the baseline only.
@@ -273,7 +272,7 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
 
 def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: Callable[[Trial], bool]) -> Severity:
     """
-    Returns ``error`` for a loss of 5 % that a verified recommendation avoids, ``warning`` from 2 % on, else ``note``.
+    Returns ``error`` if the baseline loses 5 % that a verified cure avoids, ``warning`` from 2 % on, else ``note``.
 
     Args:
         share: Share of the trial's time that the finding's own problem takes, not all that another configuration saves.
@@ -286,14 +285,14 @@ def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: 
 
 
 def severity_of_gain(gain: Ratio | None) -> Severity:
-    """Returns ``warning`` if another configuration gains at least 2 %, else ``note``."""
+    """Returns ``warning`` if another configuration is certainly faster, by at least 2 %, else ``note``."""
     is_felt = gain is not None and gain.verdict == FASTER and gain.median >= 1 + NEGLIGIBLE_SHARE
     return "warning" if is_felt else "note"
 
 
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """Whether to keep a finding: those of a trial with cures go, except LD402 and those of the recommended trial."""
+    """Whether to keep a finding: False for a trial with cures, unless it is recommended or the finding is LD402."""
     trial = diagnosis.find_trial(finding.configuration)
     is_of_cure = trial is not None and bool(trial.configuration.cures)
     return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name
@@ -304,7 +303,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     Returns a finding that suggests its cure with the measured gain; the finding is unchanged if no cure was tried.
 
     A note becomes a warning if its cure is recommended and gains at least 2 %. For a format that eager mode loses
-    (LD104) a compiled trial is no answer: there the compiler chooses the layouts, and may lose nothing.
+    (LD104), only eager trials count: in a compiled trial the compiler chooses the layouts, and may lose nothing.
     """
     own = diagnosis.find_trial(finding.configuration)
     is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
@@ -327,7 +326,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
 
 
 def _is_cure_of(finding: Finding, trial: Trial) -> bool:
-    """Whether a trial has one cure, that of a finding, for the finding's module if it names modules."""
+    """Whether a trial's only change is the cure of a finding, in the finding's module if both name modules."""
     cures = trial.configuration.cures
     if len(cures) != 1 or cures[0].answers != finding.code or trial.configuration.library_switches:
         return False

@@ -1,4 +1,4 @@
-"""A rule: a code, a name, a function from a diagnosis to findings, and the page beside it that explains it."""
+"""A rule: its code, its name, the function that makes findings of a diagnosis, and the page about the rule."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Rule:
 
     Attributes:
         code: ``LD`` and three digits; never used for another rule, even if this rule is removed.
-        name: The pattern that the rule finds, in lower case with hyphens; reads well after "allow ...".
-        check: A pure function of the record that yields findings, prints nothing and takes None as "not recorded".
+        name: Short name of the problem that the rule finds, in lower case with hyphens; reads well after "allow".
+        check: A pure function of the diagnosis that yields findings; None in a record means "not recorded".
     """
 
     code: str
@@ -42,7 +42,7 @@ class Rule:
 
     @property
     def page(self) -> Traversable:
-        """The rule's page in Markdown, beside the module of ``check``; a user's own rule has no such file."""
+        """Path of the rule's page in Markdown, named after the module of ``check``; a user's own rule has no page."""
         return resources.files("layoutdoctor.rules") / f"{self.check.__module__.rpartition('.')[2]}.md"
 
     @property
@@ -74,7 +74,7 @@ class Rule:
         Makes a finding of this rule.
 
         Args:
-            configuration: The trial of the finding; None for the whole diagnosis.
+            configuration: Name of the trial that the finding is about; None for the whole diagnosis.
             suggestion: Advice on what to do; None if nothing is to be done.
             conversions: Source of the place, time, bytes and evidence that are not given as arguments.
             at: Place of the finding; by default the place where the conversions cost most.

@@ -22,7 +22,7 @@ def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
 
 
 def is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
-    """Whether layout optimization is on in a forward graph of a training step."""
+    """Whether layout optimization is on in a forward graph with convolutions of a training step."""
     cards = evidence.cards_of(graph for graph in graphs if graph.direction == "forward")
     return any(card.applied and card.convolution_count for card in cards)
 
@@ -41,19 +41,19 @@ def convolution_words(convolution: Convolution) -> str:
 
 
 def is_one_dimensional(decision: Decision) -> bool:
-    """Whether a graph has recorded convolutions, and all of them are 1-D."""
+    """Whether the decision card of a graph lists convolutions, and all of them are 1-D."""
     return bool(decision.convolutions) and all(convolution.rank == 1 for convolution in decision.convolutions)
 
 
 def leaves_layouts_to_inductor(trial: Trial) -> bool:
-    """Whether a configuration keeps the caller's model format and lets Inductor decide about layouts."""
+    """Whether a configuration leaves layout optimization on, keeps the model's own format, and freezes no weights."""
     own = trial.configuration
     is_free = own.layout_optimization in ("default", "on", "forced")
     return is_free and own.model_format == "preserve" and not own.freezes
 
 
 def are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> bool:
-    """Whether LD508 advises better: all convolutions are matrix products, and channels-last was not faster."""
+    """Whether LD508 has better advice: all convolutions are matrix products, and channels-last may not be advised."""
     products = [convolution for convolution, _ in evidence.matrix_products(trial)]
     is_every = bool(convolutions) and all(convolution in products for convolution in convolutions)
     return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None

@@ -39,7 +39,7 @@ Paired rounds on a shared machine cannot resolve much smaller differences.
 
 CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-last-opt-off")
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
-# In names, by libraries and autograd, of kernels and operations that only a training step runs.
+# Parts of the names that libraries and autograd give to kernels and operations of a training step only.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
 # aten.convolution, mkldnn._convolution_pointwise, aten._slow_conv2d_forward; not prims.convert_element_type
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
@@ -47,7 +47,7 @@ _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
 
 # ------------------------------------------------------------------------------------------------------- trials
 def main_trial(diagnosis: Diagnosis) -> Trial | None:
-    """Returns the trial that the user has today: the baseline, else the only trial (of a recorded trace)."""
+    """Returns the trial that the user has today: the baseline, else the only trial (of a recorded trace), else None."""
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     return diagnosis.trials[0] if trial is None and len(diagnosis.trials) == 1 else trial
 
@@ -64,7 +64,7 @@ def main_or_eager(diagnosis: Diagnosis) -> list[Trial]:
 
 
 def trace_trials(diagnosis: Diagnosis) -> list[Trial]:
-    """Returns the main trial if it was recorded elsewhere, for facts that the graphs of a model show better."""
+    """Returns the main trial of a recorded trace; empty for a model, whose graphs show the same facts better."""
     main = main_trial(diagnosis)
     return [main] if main is not None and is_trace(main) else []
 
@@ -95,7 +95,7 @@ def has_backward(trial: Trial) -> bool:
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
-    """Returns the inputs that are not in the channels-last format of their rank, if convolutions use this format."""
+    """Returns the 4-D and 5-D inputs that are not channels-last, unless recorded convolutions have other ranks only."""
     return tuple(
         tensor
         for tensor in diagnosis.subject.inputs
@@ -137,7 +137,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 
 
 def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
-    """Returns a generated kernel's time; None if graphs share its name and the list does not say whose kernel ran."""
+    """Returns the time of a graph's generated kernel; None if not recorded, or if it may be that of another graph."""
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
     ran = (k for k in kernels_of(trial) if k.name == kernel)
     return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
@@ -186,7 +186,7 @@ def forward_convolutions(trial: Trial) -> list[Convolution]:
 
 
 def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
-    """Returns the convolutions that may be faster as matrix products, each with the sizes of its image."""
+    """Returns convolutions that equal matrix products, with image sizes; empty if their share of the work is small."""
     found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
     for graph in trial.graphs:
         known = {c.node: c for c in convolutions_of([graph])}
@@ -206,15 +206,16 @@ def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
 
 
 def is_of_other_ranks(decision: Decision) -> bool:
-    """Whether a graph has only 1-D and 3-D convolutions, which layout optimization does not change."""
+    """Whether a graph has recorded convolutions, all 1-D or 3-D: layout optimization does not change these."""
     return bool(decision.convolutions) and all(convolution.rank in (1, 3) for convolution in decision.convolutions)
 
 
 def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
     """
-    Returns the ranks of the images of the convolutions for which tensors are converted.
+    Returns the ranks of the inputs of the convolutions that the conversions belong to.
 
-    The weight of a grouped convolution may have one more dimension, its groups. Then oneDNN's problems show the ranks.
+    In oneDNN, the weight of a grouped convolution may have one more dimension, its groups. If only weights are
+    converted, oneDNN's log of the convolutions shows the ranks.
     """
     shapes = [(c.tensor, c.rank) for c in conversions if c.rank is not None]
     of_problems = ranks_of_problems(trial.kernel_summary.kernels)
@@ -272,7 +273,7 @@ def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
 
 
 def is_call_out_of_channels_last(conversion: Conversion) -> bool:
-    """Whether the model's own code asked for a copy out of channels-last, which LD501 reports, and not LD108."""
+    """Whether the model's own code asked for a copy out of channels-last: such a copy is LD501, not LD108."""
     is_asked = conversion.owner == "user" and conversion.direction != "to_channels_last"
     return is_asked and channels_last_only(conversion.source) is not None
 

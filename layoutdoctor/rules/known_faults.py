@@ -40,6 +40,7 @@ class Fault:
         what: Description of the fault; findings print it behind the versions.
         read: Day on which the source was read last.
         severity: Severity of the finding; ``note`` if the diagnosis cannot show the loss itself.
+        device: Type of the device that the fault needs; None for any.
         first_torch: First torch with the fault, nightlies too if it ends in ``dev0``; None if every older torch has it.
         before_torch: First torch without the fault, written likewise. None: no version is known to be free of it.
         first_cudnn: First cuDNN with the fault; None if the version of cuDNN does not matter.
@@ -63,7 +64,7 @@ class Fault:
 
 
 KNOWN_FAULTS: dict[Fault, Look] = {}
-"""The functions of all known faults, in the order in which the faults are reported."""
+"""All known faults, each with the function that looks for it."""
 
 
 def _nodes(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Graph, FxNode]]:
@@ -119,7 +120,7 @@ _HALF = ("bfloat16", "float16")
     first_cudnn="9.8.0",
 )
 def half_precision_conv3d(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds a 3-D convolution with a kernel larger than 1 in bfloat16 or float16."""
+    """Finds a 3-D convolution in bfloat16 or float16 whose kernel is larger than 1, or not recorded."""
     for trial, graph, node in _nodes(diagnosis):
         is_3d = node.layout is not None and len(node.layout.shape) == 5
         if runs_convolution(node) and is_3d and node.dtype in _HALF:
@@ -141,7 +142,7 @@ _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsa
     before_torch="2.11.0.dev0",
 )
 def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds a bilinear or bicubic upsampling with a convolution before and after it, with layout optimization on."""
+    """Finds bilinear or bicubic upsampling between convolutions, if the baseline has layout optimization on."""
     main = evidence.main_trial(diagnosis)
     if main is None or not any(card.applied for card in main.decisions):
         return
@@ -178,7 +179,7 @@ _STRIDE_LOSING = frozenset(
     before_torch="2.13.0",
 )
 def strides_lost_in_decomposition(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds an output with other strides than eager's, in a model with reflection padding or nearest upsampling."""
+    """Finds an output with other strides than eager's, in a model with non-constant padding or nearest upsampling."""
     for change in output_changes(diagnosis):
         for _, node in _calls(diagnosis, _STRIDE_LOSING):
             words = (
@@ -221,7 +222,7 @@ _SCATTERS = frozenset(
     before_torch="2.14.0.dev0",
 )
 def scatter_with_other_values(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds wrong values in a compiled configuration, but not in eager mode, of a model that adds at indices."""
+    """Finds wrong values in a compiled configuration, but not in eager mode, of a model that writes at indices."""
     return _wrong_values_with(diagnosis, _SCATTERS)
 
 
@@ -343,7 +344,7 @@ _CONVOLUTION_TEMPLATE = re.compile(r"triton_(?:tem_fused_\w*convolution|convolut
     before_torch="2.13.0.dev20260523",
 )
 def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds a kernel of Inductor's convolution templates, unless all convolutions of the trial are 1x1."""
+    """Finds a kernel of Inductor's convolution templates, unless all convolutions are known to be 1x1."""
     for trial in evidence.own_trials(diagnosis):
         shapes = [c.weight_shape for c in trial.convolutions]
         name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
@@ -427,7 +428,7 @@ _ATEN_FALLBACK = re.compile(r"slow_conv|thnn_conv")
     device="cpu",
 )
 def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds a bfloat16 convolution that ATen ran itself, in the default, else in eager."""
+    """Finds a bfloat16 convolution that ATen ran itself, in the baseline, else in eager mode."""
     for trial, kernel, node in _ran(diagnosis):
         if node is not None and node.dtype == "bfloat16" and _ATEN_FALLBACK.search(kernel.name):
             words = f"{node.module or node.name} in bfloat16 runs in {op_words(kernel.name)}"
@@ -443,7 +444,7 @@ def bfloat16_convolution_in_fallback(diagnosis: Diagnosis) -> Iterator[Sighting]
     first_torch="2.14.0.dev20260805",
 )
 def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds a matrix product that oneDNN ran in its reference code, in the default, else in eager."""
+    """Finds a float16 matrix product, or one of unknown dtype, that oneDNN ran in its reference code."""
     for trial, kernel, node in _ran(diagnosis):
         is_reference = kernel.name in ("matmul", "inner_product") and (kernel.implementation or "").startswith("ref")
         if is_reference and (node is None or node.dtype == "float16"):

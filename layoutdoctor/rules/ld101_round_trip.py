@@ -30,7 +30,7 @@ _INTO = ("to_channels_last", "to_blocked")
 
 
 def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per trial; for the baseline, one per kind of round trip, the costliest kind first."""
+    """Yields one finding per trial; for a model's baseline, one per kind of round trip, the costliest kind first."""
     main = evidence.main_trial(diagnosis)
     for trial in evidence.own_trials(diagnosis):
         facts = _Facts(trial)
@@ -68,7 +68,7 @@ class _Facts:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
 
     def way(self, pair: RedundantPair) -> str | None:
-        """Names the layouts: ``"channels_last -> contiguous -> channels_last"``; or the direction alone."""
+        """Names the layouts: ``"channels_last -> contiguous -> channels_last"``, else the direction, else None."""
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
         if first is None or second is None or self._concatenation(pair) is not None:
             return None
@@ -85,7 +85,7 @@ class _Facts:
         return None in (first.source, first.target, second.target) and first.direction in (*_OUT, *_INTO)
 
     def around(self, pair: RedundantPair) -> str:
-        """Names the operations between: ``"around relu"``, ``"back to back"``."""
+        """Names the operations between, or the concatenation: ``"around relu"``, ``"back to back"``."""
         names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
         nothing = "with nothing between" if self._has_direction_alone(pair) else "back to back"
         around = listing(name.removeprefix("at::native::") for name in names)
@@ -110,7 +110,7 @@ class _Facts:
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Names the layouts and the operations between; of several kinds, the most frequent one with its number."""
+        """Names the layouts and what is between; if this differs, only the most frequent case, with its number."""
         ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
         ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
         return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")

@@ -82,7 +82,7 @@ class _Values:
         return sorted(repeated, key=lambda item: _sums(item[1][1:]), reverse=True)
 
     def _value_of(self, conversion: Conversion) -> _Value | None:
-        """Returns the converted value; None if the record leaves several, and for weights, which LD103 reports."""
+        """Returns the converted value; None if uncertain, for weights (LD103), and for gradients except in a trace."""
         source = conversion.source_value
         if evidence.is_trace(self.trial):
             return ("", source) if conversion.tensor != "weight" and source is not None else None
@@ -112,7 +112,7 @@ class _Values:
         Returns the maker of a value; for a value saved for the backward, the node in the forward graph.
 
         AOTAutograd gives the backward's placeholder the name of the forward's output. So equal names prove the origin
-        if only one forward graph returns that name.
+        if only one forward graph returns that name, and there is only one backward graph; else the result is None.
         """
         forward = [g for g in self.trial.graphs if g.direction == "forward" and node.name in g.output_names]
         if node.op != "placeholder" or graph.direction != "backward" or not forward:

@@ -24,7 +24,7 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
         is_trace, times = evidence.is_trace(trial), Times(diagnosis)
         training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
-        # A weight that is known only by the order of kernels does not count as a loss.
+        # In inference, a weight that is known only by the order of kernels does not count as a loss.
         sure = [c for c in weights if training or c.confidence != "order"]
         is_dear = evidence.takes_at_least(trial, sum_of_known(c.seconds for c in sure), _LOSS_SHARE)
         if training and not is_dear:
@@ -63,9 +63,9 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
     """
-    Suggests frozen weights, if they were measured to help.
+    Suggests frozen weights or another configuration, if measured to help; else what to try, or says why none helps.
 
-    Else suggests a measured configuration with at most half of the conversions, or what to try, or says why none helps.
+    At least half of the conversions must go. In training, conversions are expected, unless a GPU's library makes all.
     """
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if training and not of_a_gpu:
@@ -123,7 +123,7 @@ def _convert_once(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _record_again(trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
-    """Suggests, after a trace, the format to which most conversion time goes: the library asks for this format."""
+    """Suggests, after a trace, the format that most conversion time goes to; for a blocked one, what to measure."""
     if wording.dearest_direction(weights) in _BLOCKED:
         return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
     is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"

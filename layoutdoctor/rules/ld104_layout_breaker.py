@@ -66,8 +66,8 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
     Yields one finding per trial and kind of operation, the baseline's first; later trials repeat no earlier breaker.
 
-    For a compiled trial in channels_last, only losses of channels_last_3d are reported, because layout optimization
-    leaves this format to the model.
+    Of compiled trials other than the baseline, only those in channels_last are examined, and only for channels_last_3d,
+    because layout optimization leaves this format to the model.
     """
     main, seen = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
@@ -83,7 +83,7 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Returns breakers that lose a format of convolutions, without calls in the model (LD501) and backwards (LD206)."""
+    """Returns the forward's breakers that lose a convolution's format; the model's own calls are left out (LD501)."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     used = evidence.formats_in_use(trial)
     return [
@@ -195,7 +195,7 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
 
 
 def _around_words(times: Times, trial: Trial) -> str | None:
-    """Names the trials that convert no activation inside the model, if untimed or advisable; else None."""
+    """Describes the best advisable trial that converts no activation inside the model, or names all if untimed."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
     if any(times.ratio(other.name) is not None for other in clean):
         gain = times.fastest(other.name for other in clean)

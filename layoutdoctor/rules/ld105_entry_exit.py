@@ -52,7 +52,7 @@ def _converts_at_its_edges_only(graph: Graph) -> bool:
 
 
 def _is_for_convolution(graph: Graph, conversion: Conversion) -> bool:
-    """Whether an input is converted for a convolution, and not for other operations; True if no reader is known."""
+    """Whether an input is converted for a convolution, not only for other operations; True if no reader is known."""
     nodes, readers = evidence.nodes_by_name(graph), conversion.required_by
     return not readers or any(evidence.runs_convolution_named(name, nodes) for name in readers)
 

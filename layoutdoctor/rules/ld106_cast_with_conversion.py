@@ -72,7 +72,7 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
 
 
 def _is_inside_an_operation(cast: FxNode, graph: Graph) -> bool:
-    """Whether only arithmetic reads a cast, as where the norm of a half-precision weight is computed in float32."""
+    """Whether only arithmetic reads a cast, as in a weight norm, which casts a half-precision weight to float32."""
     readers = [node for node in graph.nodes if cast.name in node.inputs]
     return bool(readers) and all(
         _is_inside_an_operation(node, graph)
@@ -104,7 +104,7 @@ def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversio
 
 
 def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
-    """Returns the parameter that a node is, or casts; None if it has fewer than two dimensions."""
+    """Returns the name of the parameter that a node is or casts; None without one, or if it is less than 2-D."""
     node = nodes.get(name or "")
     if node is not None and _dtypes_of_cast(node, nodes) is not None:
         node = evidence.first_input(node, nodes)

@@ -15,7 +15,7 @@ _LEAST_SHARE_PERMUTED = 0.01  # a smaller share is not worth a finding
 
 
 def permuted_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for all copies of a trace that permute tensors without a channels-last format."""
+    """Yields at most one finding, for a trace's copies that change the stride order but not the memory format."""
     for trial in evidence.trace_trials(diagnosis):
         copies = [c for graph in trial.graphs for c in graph.conversions if c.owner != "library" and _is_permuting(c)]
         seconds = sum_of_known(c.seconds for c in copies)

@@ -34,7 +34,8 @@ _LEAST_SHARE = 0.005
 _LOSS_SHARE = 0.05
 _LOSS_SHARE_OF_CONVOLUTIONS = 0.10
 
-# The format to try, by the direction in which the library converts inputs. oneDNN takes channels_last without that.
+# The format to try, by the direction in which the library converts inputs. oneDNN, which converts to blocked layouts,
+# takes channels_last without conversions.
 _WANTED = {
     "to_channels_last": "torch.channels_last",
     "to_blocked": "torch.channels_last",
@@ -80,7 +81,7 @@ def _has_fewer(candidate: Trial, trial: Trial) -> bool:
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
-    """Returns the severity; None if the conversions take too little time to report, or no recorded time."""
+    """Returns the severity; None if the conversions take too little time; ``note`` for a model without times."""
     if kernels.seconds is None and conversions and not evidence.is_trace(trial):
         return "note"
     seconds = sum_of_known(c.seconds for c in conversions)
@@ -219,7 +220,7 @@ def _wanted(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
 
     Conversions count by number, not by time: each call converts an input, a weight and one result, and the result may
     be the largest tensor. If it is not known which conversions are of inputs, the names of the convolution kernels show
-    the format that they read. Conversions to contiguous alone show nothing: they may be of inputs or of results.
+    the format that they read. In a trace, conversions to contiguous alone show nothing: they may be of results.
     """
     inputs = [c for c in conversions if _is_at(c, "input")]
     if not inputs and (computed := _computed_format(trial)) is not None:
@@ -238,7 +239,7 @@ _FORMAT_IN_NAME = re.compile(r"n(?:d?hwc|(c)d?hw)", re.IGNORECASE)
 
 
 def _computed_format(trial: Trial) -> str | None:
-    """Returns the memory format that convolution kernels read, the first one in their names; None if names differ."""
+    """Returns the memory format that convolution kernels read, by their names; None if these differ or show none."""
     totals = trial.kernels.totals if trial.kernels is not None else ()
     names = [total.name for total in totals if total.kind == "kernel" and kernel_class(total.name).is_main]
     found = {match[1] is None for name in names if (match := _FORMAT_IN_NAME.search(name)) is not None}

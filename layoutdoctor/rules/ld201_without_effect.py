@@ -18,7 +18,7 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing, 
 
 
 def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first configuration that leaves the layouts to Inductor."""
+    """Yields at most one finding, for the first configuration in which applied layout optimization changes nothing."""
     for trial in evidence.own_trials(diagnosis):
         applied = [card for card in trial.decisions if card.applied and card.convolution_count]
         idle = [c for c in applied if not c.channels_last_convolution_count and not is_one_dimensional(c)]
@@ -105,7 +105,7 @@ def _is_returned(conversion: Conversion) -> bool:
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
-    """Suggests switching the optimization off if that saves conversions; else converting the model by hand."""
+    """Suggests switching the optimization off if that saves conversions, else converting by hand; None if needless."""
     times = Times(diagnosis)
     if _cure_by_off(diagnosis, trial) is not None:
         return advised(times, trial, OFF, SWITCH_OFF)
@@ -130,7 +130,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
 
 
 def _more_in_all_ways(diagnosis: Diagnosis, trial: Trial) -> int:
-    """Counts the further tensors that each channels-last configuration converts; not above 0 if one was timed."""
+    """Counts how many more tensors every channels-last configuration converts; 0 if one was timed or none ran."""
     found = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
     ways = [one for one in found if one is not None and one.status == "ok"]
     if not ways or any(one.measurement is not None for one in ways):

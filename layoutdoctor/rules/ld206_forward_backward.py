@@ -21,13 +21,13 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import count_of, joined, phrase, speed_words
 
-# Ports of the gradients of weight and bias. Not the decision but the parameter's strides ask for their conversion. The
+# Ports of the gradients of weight and bias: the parameter's strides ask for their conversion, not the decision. The
 # gradient of a transposed convolution's weight has its first dimensions exchanged, so that only its port identifies it.
 _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
 def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first configuration with a mismatch that has consequences."""
+    """Yields at most one finding, for the first mismatch that converts values or has an input not in channels-last."""
     for trial in evidence.own_trials(diagnosis):
         formats = trial.configuration.input_format
         graphs = _mismatched(trial)
@@ -70,7 +70,7 @@ def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
 
 
 def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
-    """Returns the backward graphs without layout optimization, if it is on in the forward."""
+    """Returns the backward graphs with 2-D convolutions and without layout optimization, if it is on in the forward."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
     return [one for one in off if is_applied_in_forward(trial.graphs) and not evidence.is_of_other_ranks(one[1])]
@@ -86,7 +86,7 @@ def _conversions_for_backward(trial: Trial, graph: Graph, decision: Decision) ->
         and conversion.role not in ("entry", "exit")
         and conversion.tensor in ("activation", "gradient")
         and conversion.port not in _PARAMETER_GRADIENTS
-        and (conversion.node, conversion.owner) != (None, "framework")  # autograd copies it outside of all graphs
+        and (conversion.node, conversion.owner) != (None, "framework")  # a copy by autograd, outside of all graphs
         and (not conversion.required_by or not names.isdisjoint(conversion.required_by))
     ]
 

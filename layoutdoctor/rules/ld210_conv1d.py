@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, distinct, joined, listing
 
 
 def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first configuration that leaves the layouts to Inductor."""
+    """Yields at most one finding, for the first trial with a graph of 1-D convolutions and layout optimization on."""
 
     def one_dimensional_cards(trial: Trial) -> list[Decision]:
         return [card for card in evidence.cards_of(evidence.forward_graphs(trial)) if is_one_dimensional(card)]

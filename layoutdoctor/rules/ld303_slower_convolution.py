@@ -26,7 +26,7 @@ _Problem = tuple[str, str, bool]  # library, problem or module, whether in the b
 
 @dataclass(frozen=True)
 class _Convolutions:
-    """All convolutions of one problem in one trial, together."""
+    """All calls of convolutions of one problem (sizes, or else module) in one trial."""
 
     trial: Trial
     kernels: list[Kernel]

@@ -42,7 +42,7 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _dear_fallbacks(trial: Trial) -> list[Kernel]:
-    """Returns the kernels in such code, the costliest first; empty if they take too little time together."""
+    """Returns kernels in reference or fallback code, the costliest first; empty if they take too little time."""
     found = _fallbacks(trial)
     return found if evidence.takes_at_least(trial, evidence.seconds_of(found), _LEAST_SHARE_OF_FALLBACKS) else []
 
@@ -71,7 +71,7 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _runs_other_code(one: Trial) -> bool:
-    """Whether a trial spends little time in such code; without times, whether it has no such kernel."""
+    """Whether a trial spends little time in reference or fallback code; without times, whether none of it ran."""
     return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
 
 

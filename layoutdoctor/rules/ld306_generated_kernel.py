@@ -87,7 +87,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 
 def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Hotspot:
-    """Returns the place of the operation with most elements, of those that are fused into the costliest kernel."""
+    """Returns the place of the largest operation that is fused into the costliest kernel; else the row's place."""
     trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
     fused = []
     for graph in trial.graphs if trial is not None else ():

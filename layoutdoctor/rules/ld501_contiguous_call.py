@@ -18,7 +18,7 @@ from layoutdoctor.words import count_of, distinct, joined, line_words, listing, 
 _CALLS = {"contiguous": ".contiguous()", "to": ".to(memory_format=...)", "clone": ".clone(memory_format=...)"}
 _COPIES = (*_CALLS, "_to_copy")
 _ASSIGNMENT = "copy_"
-"""Name of the operation in a call by the model, or in an assignment to a slice."""
+"""Name of the call if the model's line assigns to a slice."""
 _CALL_IN_CODE = re.compile(r"\.(contiguous|to|clone)\(")
 
 
@@ -43,7 +43,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _user_conversions(trial: Trial) -> list[Conversion]:
-    """Returns conversions by the model's own calls, except to channels_last, of 4-D and 5-D tensors."""
+    """Returns 4-D and 5-D conversions by the model's calls, except to channels_last; in a trace, only from it."""
     return [
         conversion
         for conversion in all_conversions_of(trial)

@@ -36,7 +36,7 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _trial_as_given(diagnosis: Diagnosis) -> Trial | None:
-    """Returns eager in the caller's formats; if it did not run, the baseline, whose graph inputs are the parameters."""
+    """Returns eager in the caller's formats, else the baseline if it keeps the model's format, else None."""
     eager = diagnosis.find_trial("eager")
     if eager is not None and eager.graphs:
         return eager
@@ -69,7 +69,7 @@ def _is_contiguous_only(layout: Layout | None) -> bool:
 
 
 def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | None:
-    """Returns the first convolution that reads channels_last, and the node that made this format; None if chosen."""
+    """Returns the first convolution that reads channels_last and the maker of its format; None if given or chosen."""
     nodes = nodes_by_name(graph)
     for node in graph.nodes:
         if runs_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):

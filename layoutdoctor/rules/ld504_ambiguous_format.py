@@ -39,7 +39,7 @@ def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
-    """Names layout optimization if it was applied, and the gradients' strides agree without it; else empty."""
+    """Names the configuration without layout optimization if the gradients' strides agree there; else empty."""
     off = diagnosis.measured_trial(_OFF)
     applied = any(card.applied for card in trial.decisions)
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:

@@ -22,7 +22,7 @@ _Read = tuple["FxNode", "FxNode | None"]  # the call, and the value it reads
 
 
 def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding: from eager, which runs the code as written, else from the first graph with a call."""
+    """Yields at most one finding: from eager, which runs the code as written, else from the first trial with a call."""
     trials = sorted(evidence.own_trials(diagnosis), key=lambda trial: trial.name != "eager")
     for trial, found in evidence.first_showing(trials, _raw_reads):
         lines = listing(distinct(line_words(n.location) for n, _ in found if n.location is not None), 3)

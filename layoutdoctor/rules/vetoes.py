@@ -16,10 +16,10 @@ from layoutdoctor.words import speed_words
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
     """
-    Yields graphs that Inductor could have optimized, but did not because of one of ``rules``; each rule once.
+    Yields graphs whose layout optimization was allowed, but declined by one of Inductor's ``rules``; each rule once.
 
-    Graphs without a 2-D convolution are left out, because their code is the same either way. A backward that differs
-    from its forward is left out too (LD206).
+    Graphs with 1-D and 3-D convolutions only are left out, because their code is the same either way. A backward whose
+    forward is optimized is left out too (LD206).
     """
     seen = set[str]()
     for trial in evidence.own_trials(diagnosis):
@@ -41,7 +41,7 @@ def deciding_convolutions(decision: Decision) -> list[Convolution]:
 
 
 def measured_words(times: Times, trial: Trial) -> str:
-    """Describes the measured ratio of a way around a veto; empty if none was measured."""
+    """Describes the way around a veto that may be advised, else what forcing the optimization did; else empty."""
     gain, forced = times.fastest(WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
         return speed_words(gain)
@@ -58,7 +58,7 @@ def measured_words(times: Times, trial: Trial) -> str:
 def veto_finding(
     rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
 ) -> Finding:
-    """Makes a finding at the first deciding convolution; suggests a measurement if there was none."""
+    """Makes a finding at the first deciding convolution; by default, it suggests what was or may be measured."""
     times, deciding = Times(diagnosis), deciding_convolutions(decision)
     gain = times.fastest(WAYS_AROUND)
     against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None

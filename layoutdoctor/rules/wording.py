@@ -18,7 +18,7 @@ DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
 BY_RANK = (
     "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model with 4-D and 5-D parameters"
 )
-_ALL = 0.995  # a larger share counts as all, and the remaining share as none
+_ALL = 0.995  # from this share on, a part counts as all; up to the remaining share, as none
 
 
 # -------------------------------------------------------------------------------------------------------- costs
@@ -88,7 +88,7 @@ def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
 
 
 def step_words(conversions: Iterable[Conversion]) -> str | None:
-    """Names the profiler's steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
+    """Names profiler steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for fewer than two."""
     counts = summed((c.step, c.count) for c in conversions if c.step is not None)
     if len(counts) < 2:
         return None
@@ -130,13 +130,13 @@ def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection 
 
 
 def channels_last_words(ranks: Iterable[int | None]) -> str:
-    """Names the channels-last format of tensors of some ranks; ``torch.channels_last`` if their ranks differ."""
+    """Names the channels-last format of tensors; ``torch.channels_last`` if their ranks differ or are not known."""
     known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
     return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
 
 
 def wanted_format(conversions: Sequence[Conversion]) -> str:
-    """Names the memory format to which conversions take most time."""
+    """Names the contiguous format if conversions to it take most time, else the channels-last format of the tensors."""
     if dearest_direction(conversions) == "to_contiguous":
         return "torch.contiguous_format"
     return channels_last_words(c.rank for c in conversions)
@@ -144,7 +144,7 @@ def wanted_format(conversions: Sequence[Conversion]) -> str:
 
 def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
     """
-    Says how to find out what a memory format would change, after a trace, in which no other format was tried.
+    Says how to find out what another memory format would change; for traces, in which only one format was recorded.
 
     Args:
         memory_format: Name of the format, such as ``"torch.channels_last"``; None if the trace does not show which

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
-"""Number of cures that are tried. Each costs a compile, so the cures of the largest conversions come first."""
+"""Largest number of cures to try on the fastest. Each costs a compile: those of the largest conversions come first."""
 SWITCHED_COUNT = 2
 """Number of configurations, the fastest first, that are tried with ``torch.backends.cudnn.benchmark``."""
 
@@ -57,14 +57,13 @@ def with_switch(base: Configuration) -> Configuration:
 
 
 def _with_option(worker: Worker, name: str, option: str) -> Configuration:
-    """Returns a worker's configuration with one more Inductor option set to True."""
     base = worker.configuration
     options = {**base.inductor_options, option: True}
     return msgspec.structs.replace(base, name=f"{base.name}+{name}", inductor_options=options)
 
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
-    """Returns forced layout optimization if the default configuration has layout optimization in the forward only."""
+    """Returns the configuration ``FORCED`` if the default has layout optimization in the forward only; else nothing."""
     base = next((worker for worker in workers if worker.name == BASELINE), None)
     if base is None or not leaves_out_backward(base.trial.graphs) or any(worker.name == FORCED for worker in workers):
         return ()
@@ -112,9 +111,10 @@ def single_cures(
     """
     Returns configurations with one cure each.
 
-    The fastest configuration, and a similar one that failed, are combined with each cure that may help them. Two
-    others get the first of their cures only: the fastest one that loses channels-last to an operation, unless that is
-    the fastest of all; and the fastest one without frozen weights, if the fastest of all has frozen weights.
+    The fastest configuration, and then one that failed, are combined with each cure that may help them, until there are
+    ``MOST_CURES`` combinations. Two other configurations get the first of their cures only: the fastest that loses
+    channels-last to an operation, unless the fastest of all loses it; and the fastest without frozen weights, if the
+    fastest of all has frozen weights.
 
     Args:
         medians: Median ratio to the baseline by the name of the configuration; 1 for the baseline.
@@ -150,7 +150,12 @@ def _loses_its_format(worker: Worker) -> bool:
 
 
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
-    """Returns a configuration with all cures that made their configuration faster; nothing if fewer than two did."""
+    """
+    Returns one configuration with all cures that helped; nothing if fewer than two helped.
+
+    The cures are added to the fastest configuration that was tried both with a cure and without. A cure helped if a
+    configuration with this cure was faster than that configuration without.
+    """
     cured = [worker for worker in _by_speed(workers, medians) if worker.configuration.cures]
     bases = {name_without_cures(worker.configuration) for worker in cured}
     base = next((worker for worker in _by_speed(workers, medians) if worker.name in bases), None)
@@ -167,8 +172,8 @@ def on_a_gpu(
     """
     Returns the configurations that are tried on a GPU only.
 
-    They are the two fastest with ``torch.backends.cudnn.benchmark``, and the fastest compiled one with CUDA graphs if
-    it is launch-bound.
+    They are the two fastest with ``torch.backends.cudnn.benchmark``, unless it is on already, and the fastest compiled
+    configuration with CUDA graphs, if it is launch-bound.
 
     Args:
         tries_all: Whether the fastest compiled configuration is also tried with Inductor's max-autotune.

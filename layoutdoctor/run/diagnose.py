@@ -98,6 +98,7 @@ def diagnose(
         UsageError: An argument is wrong.
         SubjectError: The model does not run on the example input in eager mode.
         TransportError: The model cannot be sent to another process; the message names the object at fault.
+        UnsupportedTorchError: torch is not installed.
     """
     _check(mode, budget_seconds, progress, timeout_seconds)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)

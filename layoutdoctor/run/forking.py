@@ -35,7 +35,7 @@ def serve_forks(
         forked: Process ids of earlier forks, whose ends are reported too.
 
     Raises:
-        ClosedError: The parent has closed its end of the channel.
+        ClosedError: The caller's process has closed its end of the channel, or has ended.
     """
     gc.freeze()  # otherwise each garbage collection in a fork touches, and thereby copies, all objects of this process
     ours = set(forked)
@@ -68,14 +68,13 @@ def fork(
     channel: Channel, order: Order, serve: Callable[[Order, Channel], object], descriptors: Sequence[int] = ()
 ) -> int:
     """
-    Forks a process that carries out an order. It has its own channel, whose other end is sent to the parent.
+    Forks a process that carries out an order and then ends; returns the id of the new process.
+
+    The other end of its own channel is sent to the caller's process; raises ``ClosedError`` if that process has ended.
 
     Args:
-        channel: Channel from this process to its parent; the new process closes it.
+        channel: Channel from this process to the caller's process; the new process closes it.
         descriptors: Further file descriptors that the new process closes.
-
-    Returns:
-        The process id.
     """
     ours, theirs = channel_pair()
     sys.stdout.flush()
@@ -112,7 +111,7 @@ def fork(
 
 
 def print_into(log: str) -> None:
-    """Redirects standard output and standard error of this process to a file."""
+    """Redirects standard output and standard error of this process to a file, as well as the stacks of a crash."""
     number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(number, 1)
     os.dup2(number, 2)
@@ -127,7 +126,7 @@ def show_stacks(descriptor: int) -> None:
 
 
 def may_fork(request: Request | None = None) -> bool:
-    """Whether this process, which has loaded its subject, can be forked: it uses no CUDA and has one thread only."""
+    """Whether this process can safely be forked: it has one thread, uses no CUDA, and the request names no GPU."""
     import torch
 
     on_cpu = request is None or (request.device or "cpu").partition(":")[0] == "cpu"

@@ -53,8 +53,8 @@ _MOST_SECONDS_OF_STEPS = 300.0
 """
 Longest time of a recording in a block with steps; the limit above is for a block without steps.
 
-The recording ends at the first occasion after this time, because each recorded operation takes a kilobyte or two of
-memory.
+The recording ends with the first step that ends after this time, because each recorded operation takes a kilobyte or
+two of memory.
 """
 
 _ROOM_BYTES = 4 << 30
@@ -147,7 +147,8 @@ class Profile:
         """
         Ends a step of the program, and begins the next one.
 
-        The first two steps warm up. Then the requested number of steps is recorded; steps that compile do not count.
+        The first two steps warm up. Then the requested number of steps is recorded. Steps that compile do not count,
+        nor does the step after each of them. A call in another thread or process than the block's is only noted.
         """
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
@@ -240,11 +241,7 @@ class Profile:
                 self._stop(is_kept=self.step_count > 0)
 
     def _on_collection(self, phase: str, _: object) -> None:
-        """
-        Ends a recording in a block without steps once its time is over.
-
-        Python collects garbage in the block's thread while the program runs, so this is called now and then.
-        """
+        """Ends a recording without steps once its time is over; Python calls this at each garbage collection."""
         is_due = phase == "stop" and self._recorder is not None and self.step_count == 0
         if is_due and self.is_here and self._is_late():
             with self._noting("the end of the recording"):
@@ -341,12 +338,12 @@ class Profile:
 
     @property
     def has_enough(self) -> bool:
-        """Whether all requested steps are recorded, so that nothing more will be recorded."""
+        """Whether no further step will be recorded: all requested steps are recorded, or recording was given up."""
         return self._recorder is None and self.kept_count >= self._most_steps
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """The diagnosis of the recording; raises ``UsageError`` while the block is open."""
+        """The diagnosis of the recording; raises as ``recording`` does."""
         return diagnose_recordings([self.recording])
 
     @property
@@ -411,7 +408,7 @@ def profile(*, steps: int = MOST_STEPS) -> Profile:
     Inductor's caches.
 
     Args:
-        steps: Number of steps to record; the first two steps and steps that compile are not recorded.
+        steps: Number of steps to record, after the first two; steps that compile and the step after each do not count.
 
     Raises:
         UsageError: The number of steps is not an integer from 1 on.

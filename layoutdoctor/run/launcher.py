@@ -97,7 +97,7 @@ def _prepare(channel: Channel) -> list[int]:
     Forks the process for eager mode if its order comes soon, and prepares the compiler while that process runs.
 
     Returns:
-        The process id of the fork, or an empty list.
+        A list with the process id of the fork; empty if no order came in time.
     """
     from layoutdoctor.capture.warming import import_compiler, may_use_gpu, warm_up_compiler
 
@@ -126,7 +126,7 @@ class _OverdueError(BaseException):
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """A block that is given up after a time, for a compiler that never ends, or soon after the parent was killed."""
+    """A block that is left when a time is over, as with a compiler that never ends, or soon after the parent ends."""
     parent, end = os.getppid(), time.monotonic() + seconds
 
     def give_up(number: int, frame: object) -> None:
@@ -154,8 +154,8 @@ def _host(order: Order, channel: Channel) -> None:
     """
     Loads the subject and carries out the order.
 
-    If the order has a configuration, this process is its worker. Otherwise it describes the subject, and then runs it
-    in eager mode or forks workers.
+    If the order has a configuration, this process is a worker. Otherwise it describes the subject, and then runs it in
+    eager mode or, if it can safely be forked, forks workers.
     """
     from layoutdoctor.run.work import as_trained, describe_loaded, leave_gpus_alone, run_in_eager_mode, work_on
 

@@ -27,7 +27,7 @@ _REORDER = ("permute", "transpose", "movedim", "swapaxes", "as_strided")
 
 class Operations(TorchDispatchMode):
     """
-    Watches whether operations run to which layouts may matter, and how they use the inputs.
+    Watches whether operations run to which layouts may matter, and how operations use the inputs.
 
     Attributes:
         may_convolve: Whether one of these ran: a convolution, an operation on images whose code depends on the memory
@@ -64,7 +64,7 @@ class Operations(TorchDispatchMode):
 
     @property
     def uses(self) -> tuple[InputUse, ...]:
-        """The use of each input tensor."""
+        """The use of each input tensor in the last call; empty before the first call."""
         return tuple(self._uses)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,7 +87,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def _read(self, tensor: object) -> None:
-        """Notes that an operation reads a tensor as images, or as the frames that it was made of."""
+        """Notes that an operation reads a tensor as images, and with it the inputs whose images or frames it holds."""
         if isinstance(tensor, torch.Tensor) and tensor in self._made_of:
             numbers, use = self._made_of[tensor]
             for number in numbers:

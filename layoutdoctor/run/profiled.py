@@ -1,4 +1,4 @@
-"""Runs a user's script under ``profile()``. A step is a step of its optimizer, or a call of its busiest module."""
+"""Runs a script under ``profile()``. A step is one of its optimizer, or a call of the named or busiest module."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | N
 
     Raises:
         SubjectError: The script failed before anything was recorded.
+        TraceError: The graphs and the trace could not be joined to a recording.
     """
     assert asked.steps is not None
     profile = Profile(asked.steps, name=script.name)

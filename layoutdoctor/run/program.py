@@ -57,10 +57,7 @@ class Recorded(BaseException):
 
 def run_as_main(script: Path, arguments: Sequence[str], watching: AbstractContextManager[object]) -> str:
     """
-    Runs a script as ``python SCRIPT`` does, inside the context ``watching``.
-
-    Returns:
-        Words for the end of the script, such as ``came to its end``.
+    Runs a script as ``python SCRIPT`` does, inside ``watching``; returns how it ended, such as ``came to its end``.
 
     Raises:
         SubjectError: The script failed.
@@ -78,7 +75,7 @@ def run_as_main(script: Path, arguments: Sequence[str], watching: AbstractContex
 
 
 def leave(outcome: Outcome, directory: Path) -> NoReturn:
-    """Writes the outcome and ends the process."""
+    """Writes the outcome, calls what the script has registered with ``atexit``, and ends the process."""
     outcome.write(directory)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the script may have closed it
@@ -135,10 +132,7 @@ class _Program:
 
     def run(self, arguments: Sequence[str]) -> Outcome:
         """
-        Runs the script.
-
-        Returns:
-            The saved calls of the wanted module, or the list of modules with convolutions if no module is wanted.
+        Runs the script; returns the saved calls of the wanted module, or the list of modules if no module is wanted.
 
         Raises:
             SubjectError: The script failed, or did not call the module.
@@ -194,7 +188,7 @@ class _Program:
         """
         Saves the module with the inputs of a call, unless a call of the same kind was saved before.
 
-        After enough calls, an exception ends the script, so that the script can close its files.
+        When no more calls are wanted or can be saved, an exception ends the script, so that it can close its files.
         """
         self._calls_left -= 1
         try:
@@ -240,7 +234,7 @@ class _Program:
         """
         Finds the script's name for a module, and for the modules around and inside it.
 
-        Of several names, one in an outer function is taken first, then one that does not begin with ``self.``.
+        Of several names, one from a scope without any ``self.`` name comes first, then one from an outer function.
         """
         if id(module) in self._looked_for:
             return
@@ -255,7 +249,7 @@ class _Program:
                 self._names.setdefault(id(part), (name, part))
 
     def _listed(self, seconds: float) -> tuple[ModuleTime, ...]:
-        """Lists the called modules with convolutions, the longest total time first."""
+        """Lists up to ``_MOST_LISTED`` called modules that contain convolutions, the longest total time first."""
         found = []
         for key, (name, module) in self._names.items():
             count = convolution_module_count(module)
@@ -319,7 +313,7 @@ def _part_of(value: Any, name: str) -> Any:
 
 
 def _modules_of(names: Names) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the modules that have these names, or are attributes of objects with these names, such as a pipeline."""
+    """Yields the modules with these names or in attributes of objects with these names, and the modules inside them."""
     for name, value in list(names.items()):
         around = [(name, value)]
         if not isinstance(value, (nn.Module, type)):

@@ -34,8 +34,8 @@ def examine_trace(
 
     Args:
         path: A Chrome trace of ``torch.profiler`` (``.json`` or ``.json.gz``, any version since 2020), an SQLite export
-            of Nsight Systems, a table of kernels as CSV or text, a verbose log of oneDNN, or a log that ``TORCH_TRACE``
-            wrote.
+            of Nsight Systems (or a report, if ``nsys`` is installed), a table of kernels as CSV or text, a verbose log
+            of oneDNN, or a log that ``TORCH_TRACE`` wrote.
         max_bytes: Largest number of bytes to read, after decompression.
 
     Returns:
@@ -63,11 +63,11 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
         new: The later diagnosis, or a path as for ``old``.
 
     Returns:
-        A ``TraceComparison`` of two traces, or a ``ModelComparison`` of two models; ``print`` shows its report.
+        A ``TraceComparison`` of two traces, else a ``ModelComparison``; ``print`` shows its report.
         ``regression.losses`` lists what became worse; ``regression.not_judged`` is the reason if that is not known.
 
     Raises:
-        UsageError: One diagnosis is of a recorded trace, the other of a model.
+        UsageError: The two are of different kinds: a recorded trace, a log of ``TORCH_TRACE``, a diagnosis of a model.
         RecordError: A file cannot be read, or is not a diagnosis.
         TraceError: A file is not a trace.
     """

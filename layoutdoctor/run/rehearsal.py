@@ -139,11 +139,7 @@ def _describe_argument(value: Any) -> str:
 
 
 def _place(error: BaseException, source: str | None) -> str:
-    """
-    Returns the place of an exception in parentheses; empty if it is not known.
-
-    The place is the innermost line of the user's code in the traceback, and the innermost module.
-    """
+    """Returns the innermost line of the user's code and the innermost module of a traceback, in parentheses, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source]
     if not own:
@@ -154,7 +150,7 @@ def _place(error: BaseException, source: str | None) -> str:
 
 
 def _module_of(error: BaseException) -> str | None:
-    """Returns the innermost module in the traceback, by its path in the outermost one; None if both are the same."""
+    """Names the innermost module in the traceback by its path in the outermost module; None if it has no such path."""
     selves = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     modules = [module for module in selves if isinstance(module, nn.Module)]
     if not modules or modules[-1] is modules[0]:
@@ -166,12 +162,12 @@ def _module_of(error: BaseException) -> str | None:
 
 def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Reference:
     """
-    Computes the reference for outputs and gradients.
+    Computes the reference for outputs and gradients; takes the tensors out of ``first``, to save memory.
 
-    The model runs in eager mode twice more: with another seed, to see whether it is random, and in a more exact dtype.
-    The exact dtype is float64. On a GPU it is float32 without TF32 if the model computes in half precision or may use
-    TF32, or if the GPU computes float64 slowly. The first eager run is the reference if the model is random, computes
-    in the exact dtype already, or fails in it or gives other outputs.
+    The model runs in eager mode with another seed, to see whether it is random; if not, then in a more exact dtype. The
+    exact dtype is float64. On an NVIDIA GPU it is float32 without TF32 if the model computes in half precision or may
+    use TF32, or if the GPU computes float64 slowly. The first eager run is the reference if the model is random,
+    computes in the exact dtype already, or fails or gives other outputs in the exact dtype.
 
     Raises:
         SubjectError: The model raised with another seed, though its first run did not.
@@ -269,7 +265,7 @@ def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:
-    """Copies the subject's model, so that each run starts from the loaded state; keeps a model that has no copy."""
+    """Copies the model, so that each run starts from the loaded state; keeps a model that cannot be copied."""
     with contextlib.suppress(SubjectError):
         return replace(subject, model=copy_model(subject.model))
     return subject

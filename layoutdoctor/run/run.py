@@ -67,7 +67,7 @@ class Eager:
         reference: File of the reference; None if it could not be computed.
         may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
         input_uses: Use of each tensor of the example input.
-        room: Number of processes like this one that fit into the GPU's memory; 0 if it is not known.
+        room: Number of processes like this one that fit into the GPU's memory; 0 on a CPU, or if it is not known.
         host: Connection to the process.
         head: The facts that all recordings of the diagnosis share.
 
@@ -112,7 +112,7 @@ class Eager:
         self._note(ran.notes)
 
     def wait(self) -> None:
-        """Waits for the reference. If its process is lost, no outputs are compared."""
+        """Waits for the reference, which is None if its process is lost. Raises ``SubjectError`` if the model fails."""
         if self._is_waited_for:
             return
         self._is_waited_for = True
@@ -136,7 +136,7 @@ class Eager:
 
 class Run:
     """
-    A measured diagnosis under way.
+    A diagnosis under way, after the first eager run.
 
     Attributes:
         workers: One worker for each configuration, in the order of the report.
@@ -154,7 +154,7 @@ class Run:
         self._bandwidth: float | None = None
 
     def go(self) -> None:
-        """Does the work, from the first compile to the last profile."""
+        """Does the work, from the first compile to the last profile; for a GPU that is not here, only lowers."""
         self._try(self._request.configurations)
         if self._is_static:
             self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
@@ -230,7 +230,7 @@ class Run:
         """
         Makes new workers for the workers that ran out of memory beside others.
 
-        From then on, workers run one at a time.
+        If the baseline did, all workers of the batch are new. From then on, workers run one at a time.
         """
         failures = {worker: worker.trial.failure for worker in batch}
         short = [
@@ -323,7 +323,7 @@ class Run:
 
     def _start_again(self) -> None:
         """
-        Times configurations that could be recommended in further starts, until no other one contradicts the advice.
+        In further starts, times configurations that could be recommended, until no other one contradicts the advice.
 
         If it is then open which of two configurations is recommended, both are started again.
         """

@@ -115,9 +115,10 @@ class TrialWork:
 
     def compile(self) -> Compiled:
         """
-        Makes the first calls, under capture.
+        Makes the first calls: in a compiled configuration under capture, and with a target only to lower the graphs.
 
-        In training only the forward runs, so that forks of this process can still run a backward.
+        In training only the forward runs, so that forks of this process can still run a backward. Raises any exception
+        of the model or torch, and ``LayoutDoctorError`` without a C++ compiler.
         """
         step = self.step
         if self._target is not None:
@@ -202,7 +203,7 @@ class TrialWork:
         return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
     def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
-        """Returns the cures that may help. A function has no cures, because a cure changes modules."""
+        """Returns the cures that may help; none for a function, before preparation, or if there are cures already."""
         module = self._subject.model
         if self.stage == "prepare" or not isinstance(module, torch.nn.Module) or self._configuration.cures:
             return ()
@@ -215,7 +216,7 @@ class TrialWork:
         """
         Compares outputs and gradients of the first whole iteration with the reference, and completes the graphs.
 
-        Graphs that are recorded only here: the backward, and in eager mode the operations of an iteration.
+        The backward graph, and in eager mode the graph of an iteration's operations, are recorded only here.
 
         Args:
             path: File of the reference; None compares nothing.
@@ -252,7 +253,7 @@ class TrialWork:
         return Checked(trial=trial, proposals=() if self._is_compiled else self._proposals(graphs))
 
     def warm_up(self) -> Ready:
-        """Makes at least two calls, until caches and heap have settled."""
+        """Makes two to six calls, so that caches and heap settle, and returns the time of the shortest call."""
         step = self.step
         self.stage = "measure"
         timer = choose_timer(step.device)
@@ -281,7 +282,7 @@ class TrialWork:
         return choose_timer(step.device)(step, calls)
 
     def profile(self, calls: int, trace_file: str | None) -> Profiled:
-        """Times calls without the profiler, then records an iteration with it. A failure loses this iteration only."""
+        """Times calls of a warm start, then records an iteration with the profiler; a failure loses no other result."""
         step = self.step
         self.stage = "profile"
         with global_settings(self._configuration):
@@ -302,7 +303,7 @@ class TrialWork:
         return Profiled(iteration=msgspec.structs.replace(found, call_seconds=call_seconds))
 
     def measure_memory(self) -> MeasuredMemory:
-        """Measures the peak memory of one iteration."""
+        """Measures the peak memory of one iteration; a failure gives None."""
         peak = None
         with global_settings(self._configuration), contextlib.suppress(Exception):
             peak = peak_memory(self.step, self.step.device)
@@ -369,7 +370,7 @@ def in_words(error: BaseException) -> str:
     """
     Describes an exception in one line.
 
-    If dynamo or a C++ compiler explains the error in a later line of the text, that explanation is added.
+    An explanation by dynamo or a C++ compiler in a later line of the text is added, as is advice for a known cause.
     """
     shortage = out_of_memory(error)
     if shortage is not None:

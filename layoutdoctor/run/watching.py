@@ -46,7 +46,7 @@ class Watch:
 
     Args:
         progress: Function that is called at every step.
-        on_more: Function that is called whenever ``latest`` has changed.
+        on_more: Function that ``show`` calls after it has changed ``latest``.
         on_table: Function that is called with the recordings of a first table, whose times are provisional.
         lost: Recordings of configurations that failed in an earlier run and are not tried again; shown with the others.
     """
@@ -103,7 +103,7 @@ class Watch:
         self._on_more()
 
     def _whole(self, recordings: Sequence[Recording], **changes: Any) -> tuple[Recording, ...]:
-        """Adds the recordings of an earlier run that were not tried again, and gives all recordings the same head."""
+        """Adds the ``lost`` recordings whose configurations were not tried again, and gives all the same head."""
         head = recordings[0].head
         lost = [one for one in self._lost if one.name not in head.configurations]
         names = (*head.configurations, *(one.name for one in lost))
@@ -124,7 +124,7 @@ def showing(progress: Callable[[Progress], None] | None) -> Iterator[Callable[[P
     """
     A block with a progress function: the caller's function if there is one.
 
-    Otherwise the function writes a line in a notebook or on a terminal, which is removed at the end of the block.
+    Otherwise the function writes a line in a notebook or on a terminal until the end of the block; elsewhere, nothing.
     """
     write = None if progress is not None else _in_a_notebook() or _on_a_terminal()
     if write is None:

@@ -62,7 +62,7 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
         The message, and the subject in the form in which it is diagnosed.
 
     Raises:
-        SubjectError: A tensor of the subject holds no data.
+        SubjectError: A tensor holds no data, the inputs have no element, or tensors are on several GPUs.
         UsageError: The subject is to be lowered for a target and is not on the CPU, or torch.compile refuses an
             argument.
     """
@@ -115,7 +115,7 @@ def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:
 
 def leave_gpus_alone(subject: LoadedSubject) -> None:
     """
-    Hides the machine's GPUs from this process and its forks if the subject is on the CPU.
+    Hides the machine's GPUs from this process and its forks, if the subject is on the CPU and CUDA is not in use yet.
 
     With a visible GPU, compiling would use CUDA, and CUDA does not work in the forks of a process that has used it.
 
@@ -128,7 +128,7 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
 
 
 def _constants_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the arguments of torch.compile that a record may hold, and the names of the options that it may not."""
+    """Returns the arguments of torch.compile that a record may hold, and the names of the options that are left out."""
     options = given.get("options", {})
     kept = {name: value for name, value in options.items() if is_constant(value) and may_be_set(name, value)}
     others = {name: value for name, value in given.items() if name != "options"}
@@ -153,13 +153,13 @@ def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Su
 
 
 _threads = torch.get_num_threads()
-"""Number of threads that torch would use in this process if the launcher had not set it to one."""
+"""Number of threads for the model, by the user's request or code, or torch's own before the launcher set it to one."""
 
 
 @contextlib.contextmanager
 def noting_threads() -> Iterator[Callable[[int], None]]:
     """
-    A block that loads a subject. A number of threads that the subject's code sets takes effect only after the block.
+    A block that loads a subject. Numbers of threads that the subject's code sets take effect only when the model runs.
 
     Yields:
         A function that notes another number of threads.
@@ -235,7 +235,7 @@ class _Worker:
 
     def run(self, *, is_again: bool) -> None:
         """
-        Prepares and compiles the configuration, and forks starts.
+        Prepares and compiles the configuration, then forks starts or, if it cannot be forked, is a start itself.
 
         Args:
             is_again: Whether another worker has compiled the configuration before. Then nothing is captured, and this

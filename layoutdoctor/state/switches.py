@@ -69,7 +69,7 @@ SWITCH_NAMES = {"cudnn.benchmark": "cudnn_benchmark"}
 
 def seed_all(seed: int) -> None:
     """
-    Seeds torch, Python and numpy, in a process of layoutdoctor's own; a GPU is seeded when it is first used.
+    Seeds torch, Python, and numpy if imported, in layoutdoctor's own processes; a GPU is seeded when it is first used.
 
     Args:
         seed: From 0 to 2**32 - 1.
@@ -174,10 +174,10 @@ def same_environment() -> Iterator[None]:
 
 def current_settings() -> Settings:
     """
-    Reads the settings of this process and thread: ``sys.path``, default device, autocast, switches, compiler settings.
+    Reads settings of this process and thread, such as ``sys.path``, default device, autocast and those of compilers.
 
-    Settings of Inductor, dynamo and AOTAutograd are included only if they differ from their defaults. Modes other
-    than the default device and autocast, such as a user's own ``TorchFunctionMode``, are not included.
+    Settings of torch's config modules (Inductor, Dynamo, AOTAutograd, ...) are included only if they differ from their
+    defaults. Modes other than default device and autocast, such as a ``TorchFunctionMode``, are not included.
 
     Source:
         ``_is_default``, torch/utils/_config_module.py, torch 2.7 to 2.15.
@@ -208,7 +208,7 @@ def current_settings() -> Settings:
 
 
 def apply_settings(settings: Settings) -> None:
-    """Applies the settings of another process, with the same torch, to this process of layoutdoctor's own."""
+    """Applies the settings of another process with the same torch; only for processes of layoutdoctor's own."""
     sys.path[:] = settings["path"]
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
     # A model's hooks keep their ids in this process; a new hook with such an id would replace the model's.

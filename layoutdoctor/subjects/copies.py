@@ -42,7 +42,7 @@ def layout_of_tensor(tensor: torch.Tensor) -> Layout:
 
 
 def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to a new leaf with the same values and strides, even if elements overlap or have gaps."""
+    """Copies a tensor to a new leaf; a plain strided one keeps its strides, even if elements overlap or have gaps."""
     source = tensor.detach()
     if type(source) is torch.Tensor and source.layout == torch.strided and not source.is_quantized and source.numel():
         source = source.resolve_conj().resolve_neg()
@@ -65,8 +65,8 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor
     """
     if choice in (None, "preserve") or tensor.layout != torch.strided:
         return tensor
-    # Not ``contiguous``, which does not change the strides of a 1x1 weight, because it satisfies both formats. Torch
-    # then takes the weight as contiguous, while ``model.to(memory_format=...)`` makes it channels_last.
+    # Not ``contiguous``, which does not change the strides of a 1x1 weight, because the weight satisfies both formats.
+    # Torch then takes the weight as contiguous, while ``model.to(memory_format=...)`` makes it channels_last.
     if choice == "contiguous":
         return tensor.to(memory_format=torch.contiguous_format)
     if tensor.dim() in CHANNELS_LAST:
@@ -177,7 +177,8 @@ def copy_model(model: M) -> M:
     """
     Makes a deep copy of a module, a bound method or a callable object; a function is returned itself.
 
-    An attribute that is a result of autograd, as weight_norm has one, becomes a constant in the copy.
+    An attribute that is a result of autograd, such as the weight of weight_norm, becomes a constant in the copy. The
+    parameters of a copied module have no gradients.
 
     Raises:
         SubjectError: Python cannot copy the model, or the copy requires other gradients or uses the original.
@@ -232,7 +233,12 @@ _LIBRARIES = frozenset({"torch", "numpy", "layoutdoctor", *sys.stdlib_module_nam
 
 
 def reached(value: Any, path: str = "", *, enters_modules: bool = True) -> Iterator[tuple[str, Any]]:
-    """Yields a value and all objects that it refers to, each once with its path, such as ``model.blocks[0]``."""
+    """
+    Yields a value and all objects that it refers to, each once with its path, such as ``model.blocks[0]``.
+
+    Args:
+        enters_modules: Whether the objects inside an nn.Module are yielded, and not only the module itself.
+    """
     seen: dict[int, Any] = {}  # keeps each object alive, so that no ``id`` is used twice
     waiting = [(path, value)]
     while waiting:

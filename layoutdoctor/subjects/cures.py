@@ -33,16 +33,16 @@ _COPIED_BYTES = 8
 _LONGEST_TEXT = 90
 _LINES_NAMED = 3
 _IN_ALL_RANKS = {"format": "torch.channels_last if output.dim() == 4 else torch.channels_last_3d", "edit": ""}
-"""Words that make a cure's lines run for all ranks; lines for a reader have the words for the ranks of the model."""
+"""Words for the braces in lines that are run: they fit all ranks. A reader's lines have words for the model's rank."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """
-    The facts of a trial on which a cure is proposed.
+    The facts of a trial from which cures are proposed.
 
     Attributes:
-        graphs: Recorded graphs, not yet examined; empty if the trial failed before.
+        graphs: Recorded graphs, not yet examined; empty if the trial failed before any was recorded.
         failure: Reason why the trial has no result; None if it ran.
     """
 
@@ -86,7 +86,7 @@ class KnownCure:
 
 
 def propose(seen: Seen) -> tuple[Proposal, ...]:
-    """Proposes the cures for which a trial of the model gives a reason."""
+    """Proposes the cures for which a trial of the model gives a reason; after a failure, only ``VIEW_AS_RESHAPE``."""
     able = ALL_CURES if seen.failure is None else (VIEW_AS_RESHAPE,)
     return tuple(proposal for cure in able if (proposal := cure.propose(seen)) is not None)
 
@@ -135,7 +135,7 @@ def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
 
 # ------------------------------------------------------- a Conv3d with kernel depth 1 becomes a Conv2d on every frame
 def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a module computes the same as a torch class: no subclass in between has a forward of its own."""
+    """Whether a module computes as a torch class does: no subclass in between, nor the module, has its own forward."""
     base = next((kind for kind in kinds if isinstance(module, kind)), None)
     between = itertools.takewhile(lambda kind: kind is not base, type(module).__mro__)
     own = {name for kind in between for name in vars(kind)} | vars(module).keys()
@@ -260,7 +260,7 @@ def _casts_of_weights(seen: Seen) -> Iterator[FxNode]:
 
 
 def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
-    """Proposes this cure in inference only: with autocast, training keeps float32 weights on purpose."""
+    """Proposes ``AUTOCAST_DTYPE`` in inference only: with autocast, training keeps float32 weights on purpose."""
     if seen.mode == "training":
         return None
     modules = dict(seen.module.named_modules())
@@ -321,8 +321,9 @@ def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
     """
     Yields each module with a channels-last input and a contiguous result, with the layout of the result.
 
-    Only modules in ``leaves`` count, and only results that other modules use. A convolution counts if the model has
-    channels-last weights: a CPU runs some small convolutions of one image in a kernel of ATen, which loses the format.
+    Only modules in ``leaves`` count, and only results that other modules alone use. If the graph has channels-last
+    weights, a convolution counts even if its input satisfies both formats: a CPU runs some small convolutions of one
+    image in a kernel of ATen, which loses channels-last.
 
     Args:
         leaves: Names of the modules without submodules.
@@ -405,7 +406,7 @@ _COPIES = frozenset({"clone", "contiguous", "_to_copy"})
 
 
 def _calls_of_contiguous(seen: Seen) -> Iterator[FxNode]:
-    """Yields every call in the model's code that converts a tensor from channels-last to another format."""
+    """Yields every call of ``contiguous`` in the model's code that converts a channels-last tensor."""
     for graph in seen.graphs:
         nodes = {node.name: node for node in graph.nodes}
         for node in graph.nodes:
@@ -440,7 +441,7 @@ def _lines_of(nodes: Iterable[FxNode]) -> list[str]:
 
 
 def _propose_view_as_reshape(seen: Seen) -> Proposal | None:
-    """Proposes this cure for a trial that failed because of a view."""
+    """Proposes ``VIEW_AS_RESHAPE`` for a trial that failed because of a view."""
     if seen.failure is None or seen.failure.cause != "refused_view":
         return None
     return VIEW_AS_RESHAPE.proposal(edit="write .reshape where .view fails")

@@ -41,7 +41,7 @@ class InputSpec:
 
 
 def parse_input(spec: str) -> InputSpec:
-    """Reads one ``--input``: ``[NAME=]DTYPE[SIZE,...][:channels_last|:contiguous]``; blanks are ignored."""
+    """Reads one ``--input``, as in ``EXPECTED_FORM``; ignores blanks; raises ``UsageError`` for any other text."""
     match = _SPEC.fullmatch("".join(spec.split()))
     if match is None:
         raise UsageError(f"cannot read input {spec!r}: expected {EXPECTED_FORM}")
@@ -92,7 +92,13 @@ def _parse_shape(text: str, spec: str) -> tuple[int, ...]:
 
 
 def make_inputs(specs: Sequence[InputSpec]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Makes positional and keyword arguments: normal random numbers or small integers, the same in every run."""
+    """
+    Makes positional and keyword arguments: normal random numbers or small integers, the same in every run.
+
+    Raises:
+        UsageError: Two inputs have the same name.
+        SubjectError: A tensor does not fit into memory.
+    """
     generator = torch.Generator().manual_seed(_SEED)
     args: list[torch.Tensor] = []
     kwargs: dict[str, torch.Tensor] = {}

@@ -64,12 +64,12 @@ def load_target(
             the model.
         device: Device for model and inputs; None leaves them where they are.
         dtype: Dtype for the floating-point tensors of model and inputs; None leaves their dtypes unchanged.
-        module: Path of a module inside the model, to diagnose in its place. The model runs once to record its inputs.
-        config: Options to build a zoo's model with, each in the form ``key=value``.
+        module: Path of an inner module to diagnose instead. The model runs once to record the inner module's inputs.
+        config: Options, each in the form ``key=value``, for a model of timm, torchvision, transformers or diffusers.
 
     Raises:
-        UsageError: The target, an input, the device or the dtype is not understood, or there is no such module.
-        SubjectError: The model cannot be loaded.
+        UsageError: The target, an input, the device, the dtype, an option or the path of the module is wrong.
+        SubjectError: The model or its inputs cannot be made, or the model does not run or call the module.
     """
     specs = [parse_input(spec) for spec in inputs]
     wanted_dtype = _floating_dtype(dtype)
@@ -342,7 +342,7 @@ def _listed(namespace: Any) -> str:
 
 
 def _likely_model(module: Any) -> str:
-    """Names the last nn.Module, class or instance, of a file: it likely contains those before it; else ``attr``."""
+    """Names the last nn.Module (class or instance) of a file, which likely contains the earlier ones; else ``attr``."""
     for name, value in reversed(vars(module).items()):
         defined_here = isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, nn.Module)
         if not name.startswith("_") and (defined_here or isinstance(value, nn.Module)):

@@ -38,7 +38,12 @@ T = TypeVar("T")
 
 
 def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) -> Step:
-    """Applies a configuration to a subject, whose model is changed in place; returns the step that runs the model."""
+    """
+    Applies a configuration to a subject, whose model is changed in place; returns the step that runs the model.
+
+    Raises:
+        UsageError: A cure of the configuration is not known, or does not fit the model.
+    """
     module = owned_module(subject)
     notes = [*set_mode(module, mode)]
     if module is not None:
@@ -64,7 +69,7 @@ def _why_nothing_changed(module: nn.Module) -> str:
 
 def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
     """
-    Converts every 4-D and 5-D parameter and buffer of a module to a memory format, in place; tied weights stay tied.
+    Converts parameters and buffers of a module to a memory format, as ``in_format``, in place; tied weights stay tied.
 
     The tensors are converted one by one, because ``Module.to(memory_format=...)`` raises if both ranks occur.
 
@@ -81,11 +86,7 @@ def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
 
 
 def apply_input_format(inputs: T, configuration: Configuration) -> T:
-    """
-    Converts the inputs that the model reads as images to a configuration's memory format.
-
-    Other values, and tensors that already have the format, are returned as they are.
-    """
+    """Converts inputs that the model reads as images or frames to a configuration's memory format; keeps the others."""
     uses = iter(configuration.input_uses)
 
     def convert(leaf: Any) -> Any:
@@ -108,7 +109,7 @@ def _in_format_for(tensor: torch.Tensor, choice: FormatChoice | None, use: Input
 
 
 def same_preparation_key(step: Step, configuration: Configuration) -> Hashable:
-    """Returns a key of the options and formats in effect; configurations with equal keys need no second compile."""
+    """Returns a key of the settings, formats and cures in effect; configurations with equal keys compile only once."""
     options: dict[str, object] = {}
     if configuration.backend == "inductor":
         options = {
@@ -141,8 +142,6 @@ class Packaged:
     A profile shows the names of the package's kernels.
 
     Args:
-        run: The module.
-        options: Inductor's options.
         package: File for the package; None for a file in Inductor's cache.
 
     Raises:
@@ -162,7 +161,7 @@ class Packaged:
         self._loaded: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the package; the inputs must have the memory formats of the first call's inputs."""
+        """Calls the package; the inputs must have the sizes, strides and dtypes of the inputs that were exported."""
         if self._loaded is None:
             path = self._package
             if path is None or not path.exists():
@@ -209,7 +208,7 @@ def options_beside_code(configuration: Configuration) -> Hashable:
 
 
 def formats_in_effect(step: Step) -> Hashable:
-    """Returns strides of weights, buffers and inputs; trials with equal code are different if the strides are."""
+    """Returns strides of weights, buffers and inputs; trials with equal code are different if these strides differ."""
     module = step.module
     weights = [*module.parameters(), *module.buffers()] if module is not None else []
     inputs = input_tensors(step.args, step.kwargs)
@@ -280,12 +279,13 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
     Prepares a copy of a model in the way in which a configuration's trial ran it.
 
     Args:
-        model: A module or function; it is copied and not changed. The copy keeps its training mode, except that a copy
-            with frozen weights is in eval mode, as in the trial.
+        model: A module, which is copied and not changed, or a function. The copy keeps its training mode, except that a
+            copy with frozen weights is in eval mode, as in the trial.
 
     Raises:
-        UsageError: The configuration is a recorded trace, or would change a module that is used by a function.
-        SubjectError: The model cannot be copied.
+        UsageError: The configuration is a recorded trace, has a cure that does not fit the model, or would change a
+            module that a function uses; or the model is a class or cannot be called.
+        SubjectError: The model cannot be copied, is TorchScript, or is a function to be compiled by AOTInductor.
     """
     if configuration.backend == "recorded":
         raise UsageError(

@@ -34,9 +34,9 @@ class RecordedInputs:
     Attributes:
         args: Copies of the positional arguments, with their strides.
         kwargs: Copies of the keyword arguments, with their strides.
-        call: Number of the recorded call, from 1; 0 before the first call.
+        call: Number of the recorded call, from 1; 0 before a call is recorded.
         call_count: Number of calls of the module; for an entry of ``kinds``, number of calls with its input shapes.
-        kinds: First call of each kind, if ``call`` was ``each``. Calls of one kind have equal input shapes.
+        kinds: First call of each kind, if ``record_inputs`` got ``each``. Calls of a kind have equal input shapes.
         autocast: Dtype of the autocast around the call, such as ``bfloat16``; None without autocast.
         device: Device type of the first tensor, such as ``cuda``; ``cpu`` without a tensor.
     """
@@ -134,9 +134,9 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] =
 
     Args:
         module: A module of any program, such as ``pipe.vae.decoder``; a compiled module is also accepted.
-        call: Number of the recorded call, from 1; or ``largest`` for the first call with the most elements. ``each``
-            also records the first call of each kind, up to 64 kinds, as ``kinds`` of the result. Diagnose each kind and
-            pass the diagnoses to ``make_policy``, with ``call_count`` as weights.
+        call: Number of the recorded call, from 1; or ``largest`` for the first call with the most input elements.
+            ``each`` also records the first call of each kind, up to 64 kinds, as ``kinds`` of the result. Diagnose each
+            kind and pass the diagnoses to ``make_policy``, with ``call_count`` as weights.
 
     Raises:
         UsageError: ``module`` is no nn.Module, or ``call`` has another value.

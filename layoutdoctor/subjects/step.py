@@ -109,7 +109,7 @@ class Step:
         """
         Gives this start its own copy of the inputs, if the model is on a CPU.
 
-        Otherwise all starts share the memory pages of the inputs, and with them the pages' effect on the time.
+        Without copies, all starts would share the memory pages of the inputs, and so the pages' effect on the time.
         """
         if self.device == "cpu":
             self.args, self.kwargs = copy_inputs(self.args, self.kwargs, tensors_only=True)
@@ -135,7 +135,7 @@ class Step:
         return self._first
 
     def forget_results(self) -> None:
-        """Frees the tensors of ``results``."""
+        """Frees the tensors of ``results``, which is empty from then on."""
         self._first = StepResults([], {}, ())
 
     def release(self) -> None:

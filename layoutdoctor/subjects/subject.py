@@ -63,7 +63,7 @@ class LoadedSubject:
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
     """
-    Makes the subject of ``diagnose(model, example_input)``.
+    Makes the subject of ``diagnose(model, example_input)``; raises as ``unwrap`` and ``split_example_input`` do.
 
     Args:
         model: A module, function, bound method or partial. The wrappers of torch.compile and of data parallelism are
@@ -86,7 +86,7 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str
     Removes the wrappers that torch.compile, data parallelism and torch.export put around a model.
 
     Returns:
-        The model, a note for every removed wrapper, and the arguments of the removed torch.compile.
+        The model, a note for every removed wrapper, and the arguments of the outermost torch.compile, if any.
 
     Raises:
         UsageError: The model is a class, or cannot be called.
@@ -207,7 +207,7 @@ INPUT_GRADIENTS_NOTE = "no parameter requires a gradient: training takes the gra
 
 def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
     """
-    Makes floating-point inputs require gradients if no parameter or input does, because training needs a gradient.
+    Makes floating-point and complex inputs require gradients if no parameter or input does: training needs a gradient.
 
     The returned subject has copies of the inputs; the inputs of the given subject are not changed.
     """
@@ -226,7 +226,7 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """Returns the model if it is a module, else a list of the modules that a function uses; None without modules."""
+    """Returns the model if it is a module, else an nn.ModuleList of the modules that it uses; None without modules."""
     if isinstance(subject.model, nn.Module):
         return subject.model
     modules = outermost_modules(subject.model)
@@ -234,12 +234,7 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
 
 
 def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
-    """
-    Puts a module in train mode for ``training``, in eval mode for everything else.
-
-    Returns:
-        A note if the module cannot change its mode, as the module of an exported program.
-    """
+    """Puts a module in train mode for ``training``, else in eval mode; returns a note if it cannot change its mode."""
     try:
         if module is not None:
             module.train(mode == "training")
@@ -322,7 +317,7 @@ def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    """Counts parameters by memory format; a 1x1 weight, which satisfies several, counts for the most frequent one."""
+    """Counts 4-D and 5-D parameters by memory format; a 1x1 weight, which has several, counts for the most frequent."""
     every = [
         layout_of_tensor(parameter).memory_formats
         for parameter in parameters

@@ -79,7 +79,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
 
 def load_subject(directory: Path) -> LoadedSubject:
     """
-    Rebuilds the subject that ``save_subject`` wrote; this process, one of layoutdoctor's own, gets its settings.
+    Rebuilds the subject that ``save_subject`` wrote. Applies the saved settings to this process of layoutdoctor's own.
 
     The tensors are mapped from the file, which may then be deleted. Unpickling runs any code that the file contains.
     That is safe only here: the parent process wrote the file a moment ago from the user's live objects, into a
@@ -104,7 +104,7 @@ def load_subject(directory: Path) -> LoadedSubject:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Hides warnings in a block, such as torch's on hooks of tensors and on layouts in beta: no help to the user."""
+    """Hides warnings in a block, such as torch's on hooks of tensors and on layouts in beta, which help no user."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -112,7 +112,7 @@ def _quietly() -> Iterator[None]:
 
 class _Pickler(cloudpickle.Pickler):
     """
-    cloudpickle without the memory of tensors, and with reducers for objects that torch cannot pickle.
+    A pickler of cloudpickle that leaves out the memory of tensors, and reduces objects that torch cannot pickle.
 
     Attributes:
         storages: The storages of all tensors, each once, by address.
@@ -201,7 +201,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def persistent_load(self, place: Any) -> torch.TypedStorage:
-        """Returns the storage for what ``persistent_id`` returned."""
+        """Returns the storage for the key and dtype that ``persistent_id`` returned."""
         key, dtype = place
         return torch.TypedStorage(wrap_storage=self._flat[key].untyped_storage(), dtype=dtype, _internal=True)
 
@@ -287,7 +287,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _place_in_module(function: types.FunctionType) -> tuple[types.ModuleType, str] | None:
-    """Finds module and name of a function made by another, such as ``functional.max_pool2d``; dynamo knows these."""
+    """Finds module and name of a function made by another one, such as ``functional.max_pool2d``; dynamo knows it."""
     module = sys.modules.get(function.__module__)
     if "<locals>" not in function.__qualname__ or module is None or not is_importable(module):
         return None
@@ -318,7 +318,7 @@ def _set_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
 
 class NoGuards(nn.Module):
     """
-    Replaces the module that checks the inputs of an exported program: only dynamo can build the function it calls.
+    Replaces the module that checks the inputs of an exported program: only dynamo can build the checking function.
 
     Source:
         ``GuardsFn``, ``_convert_guards_code_to_fn``, torch/export/_unlift.py, torch 2.13; not in torch 2.7.

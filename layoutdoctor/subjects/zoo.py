@@ -71,7 +71,7 @@ def load_from_zoo(
 
     Raises:
         UsageError: The zoo has no such model, or an option has another form.
-        SubjectError: The zoo is not installed, or no example input is known.
+        SubjectError: The zoo is not installed, no example input is known, or it is a detection model of torchvision.
     """
     options = dict(map(_parsed, config))
     try:

@@ -41,7 +41,7 @@ def how_it_ended(returncode: int) -> str:
 
 def last_seen(log: str, file: str) -> str:
     """
-    Describes the last activity of a process, for the end of a sentence: a line of the user's file, or its last output.
+    Describes the last activity of a process, to end a sentence: a line of the user's file, or its last output, if any.
 
     Args:
         log: Output of the process, with faulthandler's stacks at the end.
@@ -58,7 +58,7 @@ def last_seen(log: str, file: str) -> str:
 
 
 def what_matters(log: str, count: int) -> list[str]:
-    """Selects ``count`` lines of a process's output: the first lines of the stacks at its end, or the last lines."""
+    """Selects up to ``count`` lines of a process's output: the first lines of its stacks; without stacks, the last."""
     lines = log.splitlines()
     stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), max(len(lines) - count, 0))
     return lines[stack : stack + count]

@@ -68,7 +68,7 @@ class LostError(Exception):
 
     Attributes:
         failure: The failure for the trial of the process.
-        status: The status for the trial of the process; ``failed`` if the process reported an exception of the model.
+        status: The status for the trial of the process; ``failed`` if it reported an exception of model or compiler.
         proposals: Cures that may help against the failure.
     """
 
@@ -236,7 +236,7 @@ class Host:
         return self._launcher.fork(Load(request=self._request, begin=order, log=log))
 
     def file(self, name: str) -> str:
-        """Returns the path of a new file in the folder of the run."""
+        """Returns an unused path in the folder of the diagnosis."""
         return self._launcher.file(name)
 
     def end(self) -> None:
@@ -248,10 +248,10 @@ class Launcher:
     """
     A process that has imported torch and Inductor, and serves any number of diagnoses.
 
-    The load of the machine when it starts decides how threads wait in all of them.
+    The load of the machine when the launcher starts decides how threads wait in all its processes.
 
     Attributes:
-        directory: Folder for files of the run; it is removed when the launcher is closed.
+        directory: Folder for temporary files; it is removed when the launcher is closed.
 
     Raises:
         TransportError: The process cannot be started.
@@ -280,7 +280,7 @@ class Launcher:
             reference: File for the reference, if the host is to run the model in eager mode; None if it forks workers.
 
         Raises:
-            LayoutDoctorError: The subject cannot be loaded.
+            LayoutDoctorError: The process cannot be started, or the subject cannot be loaded.
         """
         try:
             process = self.fork(Load(request=request, reference=reference, log=self.file("host")))
@@ -298,7 +298,7 @@ class Launcher:
         return process
 
     def file(self, name: str) -> str:
-        """Returns the path of a new file in the folder of the run."""
+        """Returns an unused path in the folder of the present diagnosis; outside a diagnosis, in ``directory``."""
         self._count += 1
         safe = "".join(letter if letter.isalnum() or letter in "-_+" else "_" for letter in name)
         return str(self._folder / f"{self._count}-{safe}")
@@ -350,7 +350,7 @@ class Launcher:
         return popen, Process(ours, popen.pid, returncode)
 
     def close(self) -> None:
-        """Ends all processes of the launcher, and removes all files of the run."""
+        """Ends all processes of the launcher, and removes all files in ``directory``."""
         if self.is_alive:
             kill_with_all_it_started(self._popen.pid)
         kill_all(of_session(self._popen.pid))  # if the launcher was killed, its children have another parent
@@ -361,7 +361,7 @@ class Launcher:
 
 
 def _standard_error() -> int:
-    """Returns the descriptor for a launcher's output: our standard error, or nothing if it is closed."""
+    """Returns the descriptor for a launcher's output: our standard error; ``DEVNULL`` if that is closed."""
     try:
         os.fstat(2)
     except OSError:
@@ -378,7 +378,7 @@ def kept_launcher() -> Launcher:
     """
     Returns the launcher of this process.
 
-    A new launcher is started if there is none, if the environment has changed, or if this process is a fork.
+    A new launcher is started if none runs, if the environment has changed, or if this process is a fork.
 
     Raises:
         TransportError: The launcher cannot be started.
@@ -393,7 +393,7 @@ def kept_launcher() -> Launcher:
 
 @atexit.register
 def close_kept_launcher() -> None:
-    """Ends the launcher, if there is one."""
+    """Ends the launcher, if there is one and this process started it; a fork of this process only forgets it."""
     global _kept
     if _kept is not None and _kept[0] == os.getpid():
         _kept[2].close()

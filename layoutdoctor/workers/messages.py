@@ -2,7 +2,7 @@
 Messages between the process that asked for a diagnosis and the processes that run the model.
 
 They travel as MessagePack over socket pairs: data, never code. Each forked process has its own socket pair. The other
-end of the pair is sent to the parent after the message that announces the process.
+end of the pair is sent to the process that asked for the fork, after the message that announces the forked process.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Request(Message, frozen=True, kw_only=True):
         package: File for the package of the best configuration that AOTInductor compiles; None makes no package.
         budget_seconds: Time for rounds and starts; None for the time of compiling, at least 10 s, at most 60 s.
         trace_directory: Folder in which profiler traces are kept; None keeps none.
-        derives: Further configurations that are derived: forced layout optimization, cures, switches of libraries.
-        tries_all: Whether derived configurations include those with a long compile, such as max-autotune.
+        derives: Further configurations to try: ``all`` (forced layout optimization, cures, on a GPU also cuDNN's
+            benchmark mode and CUDA graphs), ``matrix_products`` (the cure for these), or ``nothing``.
+        tries_all: Whether ``all`` includes max-autotune, which compiles for a long time.
         is_timed: Whether rounds and starts are timed; False records and profiles only.
         timeout_seconds: Time limit for one configuration; None for no limit.
     """
@@ -168,13 +169,13 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """An order to a start: run once, and compare outputs and gradients with the reference in a file, if any."""
+    """An order to a start: complete the graphs; compare outputs and gradients with the reference in a file, if any."""
 
     path: str | None
 
 
 class WarmUp(Message, frozen=True, kw_only=True, tag=True):
-    """An order to a start: run until caches and heap have settled."""
+    """An order to a start: make a few calls, so that caches and heap settle."""
 
 
 class Turn(Message, frozen=True, kw_only=True, tag=True):
@@ -321,7 +322,7 @@ class Profiled(Message, frozen=True, kw_only=True, tag=True):
 
 
 class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
-    """Peak memory of tensors in an iteration, above the memory at its start; None if torch does not know it."""
+    """Peak memory of tensors in an iteration, above the memory at its start; None if it could not be measured."""
 
     peak_memory_bytes: int | None
 
@@ -386,7 +387,7 @@ class Channel:
     """
     One end of a socket pair, given by its file descriptor.
 
-    Only the process that made the channel may write to it. A process that the model forked ends when it tries to write.
+    Only the process that made or adopted the channel may write. A process that the model forked ends when it tries to.
     """
 
     def __init__(self, descriptor: int) -> None:

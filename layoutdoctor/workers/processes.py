@@ -33,7 +33,7 @@ _MOMENT_SECONDS = 0.2
 
 
 def working_folder(otherwise: Path) -> Path:
-    """Returns the working folder, or another one if it was removed or its path may not be entered."""
+    """Returns the working folder; ``otherwise`` if the working folder was removed or may not be entered."""
     try:
         folder = Path.cwd()
     except OSError:
@@ -42,14 +42,14 @@ def working_folder(otherwise: Path) -> Path:
 
 
 def started_by(pid: int) -> list[psutil.Process]:
-    """Lists the living processes that a process started, directly or not, the oldest first."""
+    """Lists the processes that a process started, directly or not, each after its own parent; empty if it has ended."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
 
 
 def of_session(leader: int) -> list[int]:
-    """Lists the living processes of the session that a process of ours opened."""
+    """Lists the ids of the processes in the session of this leader."""
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
@@ -62,9 +62,9 @@ def kill_with_all_it_started(pid: int) -> None:
     """
     Ends a process and all processes that it started.
 
-    The process is stopped first, so that it starts no more processes. Then other programs get SIGTERM, so that they
-    delete their unfinished files, and the rest is killed. The output of a compiler is deleted as well: one that links
-    does not do so itself, and later runs, the user's too, would find the file in Inductor's cache.
+    The process is stopped first, so that it starts no more processes. Then started programs other than Python get
+    SIGTERM, so that they delete their unfinished files. Then all processes are killed. The output of a compiler is
+    deleted here as well: a compiler that links leaves it, and any later run would find it in Inductor's cache.
     """
     _send([pid], signal.SIGSTOP)
     started = started_by(pid)
@@ -86,7 +86,7 @@ def _is_program(process: psutil.Process) -> bool:
 
 
 def _compiler_output(process: psutil.Process) -> Path | None:
-    """Returns the file that a C or C++ compiler writes; None for any other program."""
+    """Returns the file behind ``-o`` that a compiler writes; None without ``-o``, and for any other program."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
         if _COMPILER.search(process.name()) and "-o" in words[:-1]:
@@ -112,7 +112,7 @@ def _send(pids: Iterable[int], number: int) -> None:
 
 
 def busy_seconds() -> float | None:
-    """Returns the busy time of the processors that this process may use, in seconds; None if it is not known."""
+    """Returns the busy time since boot, summed over the processors that this process may use; None if not known."""
     with contextlib.suppress(Exception):
         usable = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
@@ -121,7 +121,7 @@ def busy_seconds() -> float | None:
 
 
 BUSY_CORES = 0.5
-"""Number of cores. If other programs use more cores, times vary."""
+"""Number of cores that other programs may use before times vary."""
 
 
 class OtherPrograms:
@@ -145,7 +145,7 @@ class OtherPrograms:
 
     @staticmethod
     def _seconds() -> float | None:
-        """Returns the processor time of all programs except this process and the processes that it started."""
+        """Returns the processor time of all programs but this process and those that it started; None if not known."""
         busy = busy_seconds()
         if busy is None:
             return None
@@ -165,7 +165,7 @@ def cores_in_use() -> float | None:
 
 
 def die_with(parent: int) -> None:
-    """Makes the system kill this process when its parent ends. Works on Linux only."""
+    """Makes the system kill this process when its parent ends (Linux). If the parent has ended, exits at once."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before the call
@@ -180,9 +180,10 @@ def adopt_orphans() -> None:
 
 def guard(parent: int, directory: str) -> None:
     """
-    Returns in a fork only. This process waits until the fork or ``parent`` ends, and then ends all that the fork left.
+    Forks, and returns in the fork only. This process waits until the fork or ``parent`` ends, and kills what is left.
 
-    So all processes of a user's script end with the script or with us, even those in their own session (Linux).
+    It then exits with the fork's exit code or signal; 0 if the parent has ended first. So all processes of a user's
+    script end with the script or with layoutdoctor, even those in their own session (Linux).
 
     Args:
         parent: Process id of the process that started this one.

@@ -1,4 +1,4 @@
-"""Runs a user's script in its own process, until one of its modules is called."""
+"""Runs a user's script in its own process, to save calls of a module, to list the modules, or to record steps."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Asked(Message, frozen=True, kw_only=True):
     The purpose of a run of a script: to save the calls of a module, to list the modules, or to record steps.
 
     Attributes:
-        module: The module, such as ``pipe.vae.decoder``. None without ``steps`` lists the modules; with ``steps``,
-            it counts each step of the optimizer, or call of the busiest module, as a step.
+        module: The module, such as ``pipe.vae.decoder``. None lists the modules; if ``steps`` is given too, None takes
+            the steps of the optimizer, else the calls of the busiest module, as steps.
         call_count: Number of calls after which the script is ended; the first call of each kind is saved.
         steps: Number of steps to record; no call is saved then. None records no steps.
         ends: Whether the script is ended after the recorded steps.
@@ -51,7 +51,7 @@ class ModuleTime(Message, frozen=True, kw_only=True):
 
     Attributes:
         name: The module as the script could write it, such as ``pipe.vae.decoder``.
-        share: Share of the script's time, including the modules that it calls.
+        share: Share of the script's time, from 0 to 1, including the modules that it calls.
     """
 
     name: str
@@ -79,11 +79,11 @@ class Outcome(Message, frozen=True, kw_only=True):
     The outcome of a script.
 
     Attributes:
-        kind: Class of the error; None without an error.
-        message: The error's text. Without an error, the reason why no more calls or steps were recorded.
+        kind: Name of the error's class; None without an error.
+        message: The error's text. Without an error, why fewer calls or steps were recorded; None if all were.
         calls: The kinds of call that were saved, in the order in which they came.
         modules: The list of modules, the longest time first.
-        recording: Name of the file with the recording of the steps.
+        recording: Name of the file with the recording of the steps; None if no steps were asked for.
     """
 
     kind: str | None = None
@@ -109,11 +109,10 @@ def run_script(script: Path, asked: Asked, arguments: Sequence[str], directory: 
     Runs a script until everything asked for is recorded. Its output goes to stderr.
 
     Args:
-        arguments: Arguments of the script.
         directory: An empty folder, for modules and recordings.
 
     Raises:
-        LayoutDoctorError: The script failed, never called the module, or the module cannot be saved.
+        LayoutDoctorError: The script cannot be started, failed, never called the module, or the module cannot be saved.
     """
     words = [str(os.getpid()), str(directory), msgspec.json.encode(asked).decode(), str(script), *arguments]
     try:

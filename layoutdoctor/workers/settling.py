@@ -1,4 +1,4 @@
-"""Makes timed processes comparable: they keep freed memory, and their threads are ended or wait only shortly."""
+"""Makes timed processes comparable: how they take and keep memory, and how their threads wait or end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def short_waits(environment: Mapping[str, str], busy_cores: Callable[[], float |
     processor of the thread that wakes it, and as long as both share this processor, the call takes 18 ms.
 
     Args:
-        busy_cores: Measures the number of cores that are busy before anything is timed; returns None if it is not
-            known. It takes time, and is not called if the user set how threads wait.
+        busy_cores: Measures the number of cores that are busy before anything is timed; None, if it is not known,
+            counts as a quiet machine. It takes time, and is not called if the user set how threads wait.
 
     Source:
         ``GOMP_SPINCOUNT`` of libgomp, which the library reads when it is loaded; measured in benchmarks/README.md.
@@ -52,8 +52,8 @@ def take_some_memory() -> None:
     """
     Takes a random number of blocks of random sizes, and holds them until the process ends.
 
-    So the tensors of a call lie elsewhere on the heap in each start, and at other distances from the inputs: where they
-    lie changes the time of a call.
+    So the tensors of a call have other places on the heap in each start, and other distances from the inputs. These
+    places change the time of a call.
 
     Source:
         T. Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009: vary factors

@@ -41,7 +41,7 @@ _FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-freezing", "ind
 """
 Configurations that are compiled first, so that the first table has the fastest one.
 
-For 17 networks in inference, the second of these was the fastest nine times, and within 3 % of it three times.
+For 17 networks in inference, the second of these was the fastest nine times, and within 3 % of the fastest three times.
 """
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 5
@@ -60,7 +60,7 @@ _NARROW = 1.06
 _WIDE = 1.10
 """Ratio of the ends of an interval over starts above which more starts than usual are made."""
 _HOPELESS = 2.0
-"""A configuration that takes this many times as long as the fastest one after three rounds is timed no further."""
+"""A configuration that takes over this many times as long as the fastest one after three rounds is timed no further."""
 _DISTURBED = 1.3
 _ROUNDS_TO_COMPARE = 4
 _MOST_AGAIN = 5
@@ -85,11 +85,11 @@ def compile_side_by_side(
 
     Args:
         earlier: Workers that have compiled before; a new worker may turn out to be the same as one of them.
-        on_done: Function that is called whenever a worker has compiled, has failed or is the same as another one, with
-            the workers that still compile.
+        on_done: Function that is called whenever a worker has compiled, has failed, is skipped or equals another one,
+            with the workers that still compile.
         most: Largest number of workers that compile at once; None for the number of cores and one more.
         has_formats: Whether the model has tensors that can be channels-last. If not, a configuration that asks for a
-            memory format comes last, as it will be the same as one that demands less.
+            memory format comes last, as it will be the same as a configuration that demands less.
     """
     most = most or (os.cpu_count() or 1) + 1
     waiting = sorted(
@@ -121,7 +121,7 @@ def compile_side_by_side(
 
 
 def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
-    """Waits for messages. Returns the workers that have sent a message or have exceeded their time limit."""
+    """Waits until a worker has sent a message or has exceeded its time limit, and returns all workers that have."""
     if not running:  # all workers that were begun are skipped
         return []
     with selectors.DefaultSelector() as selector:
@@ -168,7 +168,7 @@ class LoadMeter:
 
     @property
     def other_cores(self) -> float | None:
-        """Average number of cores; None if it is not known, or timing took less than a second."""
+        """Average number of cores that other programs used; None if not known, or if timing took at most a second."""
         return round(self._others / self._seconds, 2) if self._seconds > 1.0 else None
 
 
@@ -188,19 +188,20 @@ def take_rounds(
     """
     Times configurations in turns: seven rounds of all, then more rounds of those that may be the fastest.
 
-    Each round begins with another configuration, and every second round goes backwards. A round that another program
-    disturbed is taken again.
+    A configuration that is far too slow is left out after three rounds. Every second round goes backwards, and after
+    each two rounds the order is rotated by one. Up to five rounds that another program disturbed are taken again.
 
     Args:
         workers: Workers that are ready, the baseline among them.
-        limit_seconds: Time after which no further round begins, once there are five rounds.
+        limit_seconds: Time limit, once there are five rounds: after half of it, only configurations that may be the
+            fastest are timed; after all of it, or after six seconds and seven rounds, no further round begins.
         on_round: Function that is called with the number of rounds so far.
     """
     calls = calls_per_turn(workers)
     for worker in workers:
         worker.calls = calls
         if worker is not baseline and worker.first_round + len(worker.rounds) != len(baseline.rounds):
-            # It missed rounds of the baseline, so its earlier rounds and the next one are not in a row.
+            # It missed rounds of the baseline, so its earlier rounds and its next round are not in a row.
             worker.rounds, worker.first_round = [], len(baseline.rounds)
     offset = len(baseline.rounds)
     begin = time.monotonic()
@@ -231,7 +232,7 @@ def take_rounds(
 
 def disturbed_rounds(times: Sequence[Sequence[Seconds]]) -> list[int]:
     """
-    Finds rounds in which another program slowed only some configurations, so that their ratio is wrong.
+    Finds rounds in which another program slowed only some configurations, so that the ratios of these rounds are wrong.
 
     Args:
         times: Times of the rounds of each configuration; all configurations have the same number of rounds.
@@ -261,7 +262,8 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
     Records the kernels of configurations in turns, and then measures the peak memory of each.
 
     Records five iterations of a configuration that was started again, and three of any other one; fewer if they take
-    long. An iteration whose kernels seem to take longer than the call does not count, and up to two more are recorded.
+    long. An iteration whose kernels seem to take longer than the call does not count, and another one is recorded, up
+    to seven in all.
 
     Args:
         workers: Any workers; those that were profiled already are left out.
@@ -289,10 +291,10 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
 
 def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> dict[str, float]:
     """
-    Returns the ratio to the baseline of every configuration that has rounds, by name.
+    Returns the median ratio to the baseline of every other configuration that has rounds, by name.
 
-    A configuration with fewer rounds is compared with the one with most, over the rounds that both have, because a
-    disturbance in the other rounds would count for one only.
+    A configuration with fewer rounds is compared with the configuration that has the most rounds, over the rounds of
+    both: a disturbance in any other round would change the ratio of one of the two only.
 
     Args:
         offset: Index of the first of the baseline's rounds that counts.
@@ -350,7 +352,7 @@ def baseline_of(workers: Sequence[Worker]) -> Worker | None:
 
 
 def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
-    """Returns the configurations that could be recommended, the best first."""
+    """Returns the workers that are to be timed in further starts, by the rule of ``contenders``, the fastest first."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
     by_name = {worker.name: worker for worker in workers}
@@ -368,9 +370,10 @@ def take_starts(
     at_once: int = 1,
 ) -> None:
     """
-    Starts contenders and baseline again, three to eight times, and times each start in nine rounds.
+    Starts contenders and baseline again, up to eight times, and times each start in up to nine rounds.
 
-    Three starts are enough if all intervals are narrow; more than five are made only while an interval is wide.
+    Three starts are enough if all intervals are narrow; more than five are made only while an interval is wide. If one
+    process fails, the starts of the others beside it do not count either.
 
     Args:
         workers: The contenders. All get the same number of starts; other configurations are not started.
@@ -420,7 +423,7 @@ def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
 
 def begin_starts(workers: Sequence[Worker]) -> list[Start]:
     """
-    Begins one further start of each worker. Forks, which are quick, get ready one by one, others side by side.
+    Begins a further start of each worker. They get ready side by side, unless one is a fork or chooses kernels by time.
 
     Returns:
         The starts, in the order of the workers; empty if one of them failed.

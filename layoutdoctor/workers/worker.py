@@ -65,11 +65,11 @@ class Start:
         self.call_seconds = 0.0
 
     def begin_to_warm_up(self) -> None:
-        """Orders the process to warm up, and does not wait for it. Before, the process may still load and compile."""
+        """Orders the process to warm up, and does not wait. The process may have to load and compile first."""
         self.process.tell(WarmUp())
 
     def wait_until_warm(self) -> None:
-        """Waits until the process is warm, if it is not known to be; raises ``LostError``."""
+        """Waits until the process is warm, unless it is known to be; raises as ``Process.ask`` does."""
         if not self.call_seconds:
             self.call_seconds = self.process.answer(Ready).call_seconds
 
@@ -90,7 +90,7 @@ class Worker:
     One configuration of a diagnosis.
 
     Attributes:
-        trial: The record so far; its status is ``ok`` until something fails.
+        trial: The record so far; its status is ``ok`` until it fails, is skipped, or equals another trial.
         is_static: Whether the configuration is lowered for a GPU that this machine lacks, so that nothing is measured.
         is_ready: Whether the worker has compiled.
         key: Key that is equal for equal options and formats in effect; None before the model is prepared.
@@ -99,12 +99,12 @@ class Worker:
         start: The process that the rounds time; None if there is nothing to time.
         rounds: Time of each round, in seconds.
         first_round: Index, from 0, of the baseline's round in which this worker's first round was timed.
-        starts: Times of the rounds of each further start, in seconds.
+        starts: Times of the rounds of each further start, in seconds; empty for starts that it was not part of.
         calls: Number of calls in each turn.
         process: The process of the worker; None before it begins and after it has ended.
         iterations: Profiled iterations.
         was_profiled: Whether the profiler was tried and the process still answered.
-        start_is_lost: Whether ``start`` ended under the profiler.
+        start_is_lost: Whether ``start`` ended, failed or did not answer under the profiler.
         forks: Whether every start, the first one included, is a fork of this worker.
         compile_seconds: Wall time of the first call; None for eager.
     """
@@ -175,7 +175,7 @@ class Worker:
             self.process = self._host.begin(self.configuration)
 
     def postpone(self, seconds: Seconds) -> None:
-        """Moves the time limit by the time for which the process was stopped."""
+        """Moves the time limit later, by the time for which the process was stopped."""
         if self._deadline is not None:
             self._deadline += seconds
 
@@ -219,9 +219,9 @@ class Worker:
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
         """
-        Drops one of two equal workers, and keeps the one that was begun first or is timed already.
+        Drops one of two equal workers. ``same`` is kept if it was begun first, is timed already, or has failed.
 
-        A compiled configuration that runs as eager code is dropped in favour of the eager one.
+        A compiled configuration that runs as eager code is dropped in favour of the eager configuration.
 
         Returns:
             Whether this worker was dropped.
@@ -232,7 +232,7 @@ class Worker:
         kept, dropped = (same, self) if is_later else (self, same)
         dropped._be_same_as(kept, why)
         for one in others:
-            if one.trial.same_as == dropped.name:  # if it was not compiled, it has the options and graphs of the other
+            if one.trial.same_as == dropped.name:  # a worker that did not compile gets the graphs of its equal
                 one.observe(same_as=kept.name, graphs=one.trial.graphs or dropped.trial.graphs)
         return is_later
 
@@ -243,7 +243,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ running
     def open(self, reference: str | None) -> None:
-        """Makes the process that the rounds time, checks its outputs, and waits until it is warm."""
+        """Makes the process that the rounds time, checks its outputs and, if it is to be timed, warms it up."""
         with self.losing():
             process = self._forked() if self.forks else self.process
             assert process is not None
@@ -264,8 +264,7 @@ class Worker:
         Makes one more process of the configuration, which is not warm yet.
 
         Raises:
-            LostError: The process cannot be started.
-            LayoutDoctorError: The subject cannot be loaded again.
+            LostError: The process cannot be started. If it then fails to load the subject, ``wait_until_warm`` raises.
         """
         if self.forks:
             return Start(self._forked())
@@ -278,12 +277,7 @@ class Worker:
                 self.rounds.append(self.start.turn(calls))
 
     def profile(self) -> bool:
-        """
-        Records the kernels of one more iteration. If this fails, times and outputs are kept.
-
-        Returns:
-            Whether a further iteration can be recorded.
-        """
+        """Records the kernels of one more iteration; returns False if none was recorded. Times and outputs are kept."""
         if self.start is None:
             return False
         folder, file = self._request.trace_directory, None

@@ -2,8 +2,8 @@
 Computes how many times faster each configuration is than the baseline, and chooses the recommended configuration.
 
 Configurations take turns within a round, and their ratio is computed round by round, because heat and other programs
-slow both. Each start, which is a process, gives one value: the median ratio over its rounds. The reported ratio is the
-median over the starts, because memory addresses differ from process to process.
+slow both. Each start, which is a process, gives one value: the median ratio over its rounds. With two or more further
+starts, the reported ratio is the median over the starts, because memory addresses differ from process to process.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
     """
     The ratio of every other configuration to the baseline.
 
-    A configuration with two or more further starts is compared over these starts, any other over the rounds; the
-    interval is then widened by the scatter between the starts of the others, if there are any. A configuration that
-    shares neither two starts nor two rounds with the baseline has no ratio.
+    A configuration with two or more further starts is compared over these starts; with exactly two, the process that
+    compiled it gives a third value. Any other configuration is compared over the rounds, and its interval is widened by
+    the scatter between the starts of the others. If it shares fewer than two rounds with the baseline, it has no ratio.
     """
     base = measured[baseline]
     others = {name: one for name, one in measured.items() if name != baseline}
@@ -123,9 +123,9 @@ def interval_over_starts(
         ratios: Ratios of at least 2 starts. They differ because of memory addresses, and are nearly normally
             distributed. Their standard deviation is taken as at least ``_LEAST_SCATTER``, because ratios may agree by
             chance.
-        others: Ratios of other configurations on the same machine; a single ratio is not used. Three values are too few
+        others: Ratios of other configurations on the same machine; a single ratio is not used. Three starts are too few
             for a good estimate of their scatter, so the scatter of the others is included. It counts with half of its
-            degrees of freedom, because half of it comes from the baseline, which all configurations share.
+            degrees of freedom, at most ``_POOLED_FREEDOM``: half of it comes from the baseline, which all share.
 
     Source:
         Student's t on the logarithms, moderated as in G. K. Smyth, Linear models and empirical Bayes methods, 2004;
@@ -168,7 +168,7 @@ def _of_one_start(
     interval: tuple[float, float, float], others: Iterable[Sequence[float]]
 ) -> tuple[float, float, float]:
     """
-    Widens an interval over the rounds of one start by what starts scatter: its rounds share its luck with memory.
+    Widens an interval over the rounds of one start by the scatter between starts, whose memory addresses differ.
 
     Args:
         others: Ratios of the starts of other configurations.
@@ -183,7 +183,7 @@ def _of_one_start(
 
 
 def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Variance of the logarithms of ratios within groups, and its degrees of freedom; 0 and 0 if none has two."""
+    """Variance of the logarithms of ratios within groups, and its degrees of freedom; 0 and 0 if no group has two."""
     logarithms = [[math.log(ratio) for ratio in group] for group in groups if len(group) >= 2]
     freedom = sum(len(group) - 1 for group in logarithms)
     squares = sum((len(group) - 1) * statistics.variance(group) for group in logarithms)
@@ -238,7 +238,7 @@ _FAST_PHASE = 1.15
 
 
 def shown_seconds(trials: Iterable[Observed], comparison: Comparison | None) -> dict[str, Seconds]:
-    """Time of a call of every measured trial, as reports show it: with a ratio, the baseline's time over the ratio."""
+    """Time of a call of each measured trial, as reports show it: the baseline's time over the ratio, if it has one."""
     shown = {trial.name: call_seconds(trial.measurement) for trial in trials if trial.measurement is not None}
     if comparison is not None:
         base = shown[comparison.baseline]
@@ -251,7 +251,7 @@ NEAR_THE_BEST = 1.12
 MAY_BE_RECOMMENDED = 1.05
 """Configurations whose ratio over the rounds is within this factor of the best are timed in further starts."""
 FAR_BEHIND = 2.5
-"""If none is faster than the default, a configuration this many times slower is not timed in further starts."""
+"""If no configuration is faster than the baseline, none that is this many times slower gets further starts."""
 MOST_CONTENDERS = 6
 _LEAST_OF_ITS_CORES = 1 / 3
 FEWEST_STARTS = 3
@@ -302,12 +302,12 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
 
     The best configuration and the best configuration without frozen weights are always chosen. Other configurations
     within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first. If none is faster than
-    the baseline, the best is chosen unless it is far behind: its one start may have been slow, and further starts tell
+    the baseline, the best is chosen unless it is far behind: its one start may have been slow, and further starts show
     how much starts scatter.
 
     Args:
-        medians: Ratio to the baseline over the rounds, by name, of every other configuration with right outputs.
-        configurations: Configurations by name.
+        medians: Ratio to the baseline over the rounds, by name, of every other configuration whose outputs are not
+            wrong.
     """
     in_order = sorted(medians, key=lambda name: -medians[name])
     ahead = [name for name in in_order if medians[name] > 1 + RESOLUTION]
@@ -322,10 +322,10 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
 
 def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     """
-    Finds configurations without further starts that contradict the advice; they are to be started as well.
+    Finds configurations without further starts that contradict the advice, so that they need further starts, too.
 
-    Such a configuration is at least as fast as the recommended one and demands no more, or it demands least of all that
-    are as fast as the fastest. The same is checked among the configurations without frozen weights.
+    Such a configuration is at least as fast as the recommended one and demands no more, or it demands least within
+    ``EQUALITY`` of the fastest. The same is checked among the configurations without frozen weights.
     """
     comparison = compare_trials(trials)
     if comparison is None:
@@ -364,7 +364,7 @@ def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, 
 
 
 def _certainly_faster(ratios: Sequence[Ratio]) -> set[str]:
-    """Names what is faster than the baseline; if any configuration was started again, only what was started again."""
+    """Names with the verdict ``faster``; if any configuration has further starts, only the names of those with some."""
     was_started = any(ratio.start_ratios for ratio in ratios)
     return {ratio.name for ratio in ratios if ratio.verdict == FASTER and (ratio.start_ratios or not was_started)}
 
@@ -441,10 +441,9 @@ def recommend(
     Chooses the configuration to use.
 
     The candidate is the configuration that demands least within ``EQUALITY`` of the fastest. It is recommended if it is
-    certainly faster than the baseline, or if the baseline's outputs are wrong. Otherwise, configurations that demand
-    less than the candidate are considered: the fastest that is certainly faster than the baseline is recommended,
-    unless another one is at least as fast and demands no more. If there is no such configuration, the baseline is
-    recommended.
+    certainly faster than the baseline, or if the baseline's outputs are wrong. Otherwise, configurations are considered
+    that demand less than the candidate and are certainly faster than the baseline. Left out are those for which another
+    configuration is at least as fast and demands no more. The fastest one left is recommended, else the baseline.
 
     Returns:
         The recommendation; None if nothing was compared.
@@ -477,7 +476,7 @@ def recommend(
 
 
 def package_to_keep(diagnosis: Diagnosis) -> str | None:
-    """The recommended configuration if AOTInductor compiled it, else the fastest of AOTInductor with right outputs."""
+    """The recommended configuration if AOTInductor compiled it, else its fastest one whose outputs are not wrong."""
     eligible = eligible_names(diagnosis.trials)
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
     if diagnosis.recommended_name in made:
@@ -487,7 +486,7 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
 
 
 def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) -> str | None:
-    """The configuration to recommend among some trials, as in ``recommend``; None if no trial has right outputs."""
+    """The configuration to recommend among some trials, as in ``recommend``; None if all outputs are wrong."""
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(baseline, ratios, eligible_names(by_name.values()))
     if not medians:
@@ -511,8 +510,8 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     """
     The baseline if its outputs are certainly wrong; else None.
 
-    The outputs are wrong if they differ from the reference while eager's outputs equal it. If eager did not run, the
-    reference must be in float64.
+    The outputs are wrong if they differ from the reference while eager's outputs equal it. If the diagnosis has no
+    eager configuration, the reference must be in float64.
     """
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     if trial is None or trial.equivalence is None or outputs_of(trial) != "different":
@@ -536,7 +535,7 @@ def times_less_exact(trial: Trial) -> float | None:
 
 
 def is_far_off(trial: Trial) -> bool:
-    """Whether the outputs of a trial differ by more than another order of sums can explain."""
+    """Whether the outputs of a trial differ by more than another order of sums can explain, or by an unknown amount."""
     seen = trial.equivalence
     if seen is None or seen.status != "different":
         return False

@@ -1,10 +1,9 @@
 """
 Makes lines to paste that choose the configuration for each call of a model.
 
-They choose by the shapes of the call's tensors, and by the number of threads if the diagnoses differ in it.
-
-The lines are text for the user's own program. They make a copy of the model for each configuration that changes the
-model. Each shape is compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.
+The lines choose by the shapes of the call's tensors, and by the number of threads if the diagnoses differ in it. They
+are text for the user's own program. They make a copy of the model for each configuration that changes the model. Each
+shape is compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _changes_the_model(configuration: Configuration, *, has_formats: bool) -> bo
 
 
 def _goes_by_use(configuration: Configuration) -> bool:
-    """Whether some input is not converted as a whole image: it is kept, or its frames are the images."""
+    """Whether the uses of the inputs matter: some input is kept as it is, or converted frame by frame."""
     return configuration.input_format in _FORMATS and not {"images"}.issuperset(configuration.input_uses)
 
 

@@ -84,7 +84,7 @@ def costs_of(trial: Trial, parts: int = 1) -> Costs:
 
 
 def _exposed_seconds(kernels: KernelSummary, conversions: Sequence[Conversion]) -> float | None:
-    """The kernel list's sum for library conversions, if known, plus the times of the others, which never overlap."""
+    """The kernel list's sum for library conversions, if known, plus the times of all others, which never overlap."""
     own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
     if libraries and kernels.exposed_conversion_seconds is not None:
@@ -139,7 +139,8 @@ def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_tri
     Yields one clause for each loss of the new run that layouts cause; a longer kernel time alone may have any cause.
 
     Args:
-        judges_time: Whether to compare seconds; if False, as for different devices, conversions are counted instead.
+        judges_time: Whether to compare seconds. If False, as for different devices, or if seconds are not known,
+            conversions are counted instead.
     """
     if judges_time and old.conversion_seconds is not None and new.conversion_seconds is not None:
         least = max(TIME_TOLERANCE * old.conversion_seconds, LEAST_COST_SHARE * (new.kernel_seconds or 0.0))
@@ -153,7 +154,7 @@ def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_tri
 
 
 def more_than(noun: str, old: float, new: float) -> Iterator[str]:
-    """Yields a clause if the new run has more conversions or round trips than the old run."""
+    """Yields a clause if the new run has at least ``COUNT_TOLERANCE`` more conversions or round trips."""
     if new - old >= COUNT_TOLERANCE:
         yield f"{format_count(new)} {noun}{'' if new == 1 else 's'} instead of {format_count(old)}"
 

@@ -44,7 +44,7 @@ from layoutdoctor.units import format_ratio, sum_if_all_known
 from layoutdoctor.words import STATUS_WORDS, phrase, shown
 
 BETWEEN_RUNS = 0.05
-"""Share by which the ratios of two diagnoses of one model may differ; they rarely do so on a quiet machine."""
+"""On a quiet machine, the ratios of two diagnoses of one model rarely differ by this share or more."""
 
 RESTS_ON_TIMES = frozenset({"LD205", "LD303"})
 """Rules whose findings depend on measured times: a gain that is certain in one run may be uncertain in the other."""
@@ -149,7 +149,7 @@ def _trial_change(
 
 
 def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, ComparedTrial | None]:
-    """The trial of a name, and its record in the comparison."""
+    """The trial of a name, and its record in the comparison; None and None without such a trial."""
     trial = diagnosis.find_trial(name)
     if trial is None:
         return None, None

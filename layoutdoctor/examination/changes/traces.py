@@ -54,7 +54,7 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
 
 class _Run(NamedTuple):
-    """One of the two traces: its trial with kernels, totals by kind and name, number of parts, and record."""
+    """One of the two traces: its trial with kernels, totals by kind and name, steps to divide by (or 1), and record."""
 
     diagnosis: Diagnosis
     trial: Trial

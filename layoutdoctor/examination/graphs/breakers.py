@@ -1,9 +1,9 @@
 """
 Layout breakers: operations that end a channels-last region although the operations around them could stay in it.
 
-The search begins at a conversion that a breaker causes: a value converted back into channels-last, or a weight or input
-made contiguous for a convolution. From there, it goes up to the operation that was given channels-last and returned
-another layout. This may be an operation of any library.
+The search begins at a conversion that a breaker causes: a value converted back into channels-last, or a tensor made
+contiguous. From there, it goes up to the operation that was given channels-last and returned another layout. This may
+be an operation of any library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
     """Finds the breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
     if flow.graph.direction != "backward":
-        # contiguous: conversions for which all library calls that read the result return contiguous, as traced.
+        # contiguous: conversions whose result no library call reads, or only library calls that return contiguous.
         returned = {c.id: [flow.layout_of(name) for name in flow.extern_readers(str(c.value))] for c in conversions}
         contiguous = [c for c in conversions if all(map(is_only_contiguous, returned[c.id]))]
         found = _ends_for_convolutions(_Nodes(flow), contiguous)
@@ -101,12 +101,12 @@ def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) ->
     Finds breakers, by node, that make convolutions of a channels-last model run in contiguous.
 
     The weights and inputs of such convolutions are converted to contiguous. The breaker may be far above, because a
-    contiguous value stays contiguous through convolutions. A convolution that loses the format is its own breaker.
+    contiguous value stays contiguous through convolutions. A convolution that loses the format is itself the breaker.
     """
     found: dict[str, LayoutBreaker] = {}
     for conversion in conversions:
         if conversion.direction != "to_contiguous" or conversion.owner == "user" or conversion.source_value is None:
-            continue  # without a source value, the convolution's result may be converted
+            continue  # without a source value, the converted tensor may be the convolution's result
         names = [name for name in conversion.required_by if name in values.nodes and values.is_call(name)]
         for name, given in (end for one in names for end in _ends_above(values, one, values.given_at_least)):
             _add(found, values.breaker(name, given, (conversion,)))
@@ -117,10 +117,10 @@ def _ends_above(
     values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
 ) -> list[tuple[str, Layout]]:
     """
-    Finds the nearest contiguous values that were given channels-last, each with the layout that was given.
+    Finds the nearest contiguous values that were computed from channels-last, each with the channels-last layout.
 
-    The search begins at a value and goes up, but not above a library call. Values beyond the nearest ones, as in a sum
-    that runs through the whole network, are breakers for other conversions.
+    The search begins at a value and goes up through contiguous values, but not above an end (``values.is_end``). Values
+    beyond the nearest ones, as in a sum that runs through the whole network, are breakers for other conversions.
 
     Args:
         given_to: Replacement for ``values.given``; with it, the search also goes above convolutions that were given
@@ -131,12 +131,12 @@ def _ends_above(
         found: list[tuple[str, Layout]] = []
         further: list[str] = []
         for one in front:
-            # A value of another rank, such as [N, H * W, C], may hold the same bytes, but it has no memory format.
+            # This also stops the search at most values of another rank, such as [N, H * W, C].
             if not values.is_contiguous(one):
                 continue
             given = (given_to or values.given)(one)
             if given is not None:
-                # A sum of a channels-last value and one that became contiguous further up is not the breaker.
+                # A sum of a channels-last value and a value that became contiguous further up is not the breaker.
                 losing = [] if values.is_call(one) else _losing(values, one)
                 found += losing or [(one, given)]
             elif given_to is not None or not values.is_end(one):
@@ -149,7 +149,7 @@ def _ends_above(
 
 
 def _losing(values: _Buffers | _Nodes, name: str) -> list[tuple[str, Layout]]:
-    """Contiguous values above ``name`` that were given channels-last: they lost the format before ``name`` did."""
+    """Contiguous values above ``name`` that lost channels-last before ``name`` did, each with the lost layout."""
 
     def above(one: str) -> Sequence[str]:
         is_end = not values.is_contiguous(one) or values.is_call(one) or values.given(one) is not None
@@ -175,9 +175,9 @@ class _Buffers:
     The buffers of a compiled graph.
 
     Attributes:
-        read_by_convolutions: Buffers that a convolution reads, directly or through contiguous buffers.
-        made_by_convolutions: Buffers with a convolution's result, or computed from it through channels-last buffers.
-        made_by_calls: The contiguous result of each library call that is no convolution, by the call's node.
+        read_by_convolutions: Buffers that a convolution reads, directly or through contiguous buffers of loops.
+        made_by_convolutions: Convolution results, and buffers that loops make of them through channels-last buffers.
+        made_by_calls: The last contiguous result of each library call that is no convolution, by the call's node.
     """
 
     def __init__(self, flow: Flow, conversions: Sequence[Conversion]) -> None:
@@ -219,7 +219,10 @@ class _Buffers:
         return name in self._flattened or (name in self.flow.buffers and is_only_contiguous(self.flow.layout_of(name)))
 
     def _is_flattened(self, buffer: Buffer) -> bool:
-        """Whether a buffer holds the elements of a channels-last image in contiguous order, such as [N, C * H * W]."""
+        """
+        Whether a loop flattens a channels-last image in contiguous order, such as [N, C * H * W], or a library call
+        returns a result in the layout of such a buffer, which it reads.
+        """
         layout = layout_or_unknown(buffer)
         if len(layout.shape) in CHANNELS_LAST_BY_RANK or "contiguous_format" not in layout.memory_formats:
             return False
@@ -231,7 +234,7 @@ class _Buffers:
         return layout.element_count in given
 
     def is_call(self, name: str) -> bool:
-        """Whether a library call writes a buffer; then its layout does not show the layouts of the call's inputs."""
+        """Whether a library call or template writes a buffer, whose layout then does not show the inputs' layouts."""
         return is_call(self.flow.buffers[name])
 
     def is_end(self, name: str) -> bool:
@@ -253,10 +256,10 @@ class _Buffers:
         """
         The layout of the first channels-last value that a buffer is computed from; None if there is no such value.
 
-        The value may be read whole, in part or by an index table. For a call other than a convolution, values that
-        were converted for the call count too. Each of these values must have the rank and batch size of the result,
-        or as many elements as the result, because a matrix product of tokens returns a matrix. In a backward graph, a
-        call other than a convolution has no layout here.
+        The value may be read whole, in part or by an index table. A convolution's weight does not count. For another
+        call, values that the compiler converted for the call count too, and each value must have the rank and batch
+        size of the result, or as many elements as the result, because a matrix product of tokens returns a matrix. In a
+        backward graph, the layout for such a call is None.
         """
         layouts: Iterable[Layout | None]
         if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
@@ -277,7 +280,7 @@ class _Buffers:
         return is_image or layout.element_count == own.element_count
 
     def ways_out(self, name: str) -> list[Conversion]:
-        """The conversions that write a buffer, or the inputs of a call, in a format other than channels-last."""
+        """Conversions to other formats than channels-last that write a buffer, or a non-convolution call's inputs."""
         ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
@@ -315,9 +318,9 @@ class _Nodes:
 
     Attributes:
         region: Layouts, by name, of the channels-last values that come from a convolution or from the caller. A view in
-            more dimensions has the layout of the image. Values that are channels-last only because a view permutes a
-            contiguous tensor are left out. A value permuted to [N, H, W, C], as for a norm of its channels, belongs to
-            the region again after it is permuted back.
+            more dimensions, such as [T, B, C, H, W], has the layout of its image. Values that are channels-last only
+            because a view permutes a contiguous tensor are left out. A value permuted to [N, H, W, C], as for a norm of
+            its channels, belongs to the region again after it is permuted back.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -362,7 +365,7 @@ class _Nodes:
         return next((self.region[read] for read in self.followed(name) if read in self.region), None)
 
     def given_at_least(self, name: str) -> Layout | None:
-        """The result of ``given``, or else the layout of a convolution's input that satisfies channels-last."""
+        """The result of ``given``, or the layout of a convolution's input if that fits channels-last, or else None."""
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
@@ -447,7 +450,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """Adds the costs of each breaker: sums over its known conversions; None if any of their costs is missing."""
+    """Adds each breaker's costs: sums over its known conversions; None if a cost, or every conversion, is missing."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:

@@ -92,9 +92,10 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
     """
     Whether the load's dimensions that walk one dimension of the source are only parts of that dimension.
 
-    True if these dimensions of the load are neighbours in order. Also true if the first dimension of both tensors is
-    the batch: then the others are the spatial dimensions of an image, with the channels in between. Size-1 dimensions
-    do not count. Attention heads are not mistaken for the batch, even if the batch size is 1.
+    True if these dimensions of the load are neighbours in order. Also true if the source's first dimension is batch and
+    space together, and the load's first dimension is the batch: then the others are the spatial dimensions of an image,
+    with the channels in between. Size-1 dimensions do not count. Attention heads are not mistaken for the batch, even
+    if the batch size is 1.
     """
     places = [large.index(piece) for piece in pieces]
     follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
@@ -123,7 +124,7 @@ class BufferSource:
     A buffer or graph input that a buffer reads, with the layout in which it is read.
 
     Attributes:
-        seen: The source's layout as its reader sees it; None if not known, or if the read omits or rearranges elements.
+        seen: The source's layout for its reader; None if unknown, or if the read omits, repeats or shuffles elements.
         is_part: Whether the source fills only a part of the reading buffer, as in a concatenation.
     """
 
@@ -184,7 +185,7 @@ class Flow:
         return self.nodes.get(node.inputs[0]) if node.inputs else None
 
     def only_moves(self, buffer: Buffer) -> bool:
-        """Whether a buffer only holds moved or cast values of other buffers; removed buffers are looked through."""
+        """Whether a loop, with all loops fused into it, only moves or casts elements; False for a library call."""
         if computes(buffer) or buffer.is_extern:
             return False
         return all(self.only_moves(self._removed[read.name]) for read in buffer.accesses if read.name in self._removed)
@@ -234,9 +235,9 @@ class Flow:
         """
         The FX node that gives a buffer its line and module.
 
-        This is the node whose value the buffer holds. If there is no such node and the buffer only prepares an input of
-        a library call, it is the node of this call. Otherwise, it is the last origin with a line or module, if possible
-        neither a convolution nor a call that reads the buffer.
+        This is the node whose value the buffer holds, if it is no graph input. Else, if the buffer only prepares an
+        input of a library call, it is the node of this call. Otherwise, it is the last origin with a line or module, if
+        possible neither a convolution nor a call that reads the buffer; else the last origin, or None without origins.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None and source.name not in self.inputs:
@@ -271,8 +272,8 @@ class Flow:
         The FX node of a library call: its source node, or else one of its origins.
 
         The origins also include nodes that are computed for the call. The last origin with the call's operator is
-        taken. If there is none with this operator, a convolution takes the last convolution, because later operations
-        are fused into it, and another call takes the last origin.
+        taken. If no origin has this operator, a convolution gets the last convolution among the origins, because later
+        operations are fused into it, and another call gets the last origin. None if there is no origin.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None:
@@ -307,7 +308,7 @@ def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
 
 
 def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
-    """A source's layout as its reader sees it; its own layout if only strides of size-1 dimensions differ."""
+    """A source's layout as its reader sees it; the source's own if only strides of size-1 dimensions differ."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
     # A size-1 dimension gets the stride that torch would give it: size * stride of the next dimension larger than 1.
@@ -324,7 +325,8 @@ def densified(layout: Layout) -> Layout:
     """
     The dense layout in the same stride order, which shows the memory format of a part of a larger buffer.
 
-    A dimension of size 1 keeps its place among the others, because torch also looks at the stride of this dimension.
+    A layout that satisfies a memory format, or has symbolic or no strides, is returned unchanged. A dimension of size 1
+    keeps its place among the others, because torch also looks at the stride of this dimension.
     """
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None

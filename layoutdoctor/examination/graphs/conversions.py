@@ -3,9 +3,9 @@ Layout conversions in the loops of a compiled graph and in copies of ATen, with 
 operations that need it.
 
 A loop converts if it reads a whole tensor in one stride order and writes the same elements and dimensions in another,
-over dimensions larger than 1. The loop may compute as well. Padding, concatenation, slicing, shuffling, and casts that
-keep the layout move elements too but convert nothing. Names of kernels are not considered. Conversions inside an
-external call are not in the graph but in the kernel list.
+over dimensions larger than 1. The loop may compute as well, but not reduce. Padding, slicing, shuffling, and
+concatenations and casts that keep the layout move elements too but convert nothing. Names of kernels are not
+considered. Conversions inside an external call are not in the graph but in the kernel list.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COPIES = frozenset({"clone", "_to_copy", "convert_element_type", "copy", "copy_
 
 
 def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> tuple[Graph, ...]:
-    """Adds conversions and layout breakers to compiled graphs."""
+    """Adds conversions, layout breakers and the model's number of graph breaks to compiled graphs."""
     found: list[Graph] = []
     for graph in graphs:
         flow = Flow(graph)
@@ -134,7 +134,7 @@ def _conversion(
 
 def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     """
-    Bytes of a tensor, summed over its dtypes; None if its size or a dtype is not known.
+    Bytes of a tensor, added up over the dtypes; None if its size or a dtype is not known.
 
     Args:
         dtypes: Names of dtypes, in any spelling. For a conversion: the dtype that it reads and the one that it writes.
@@ -156,12 +156,12 @@ def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
 
 
 def is_user_call(node: FxNode) -> bool:
-    """Whether a node is a copy that the model's own line asked for: ``.contiguous()``, ``.to(memory_format=...)``."""
+    """Whether a node is a copy by a call such as ``.contiguous()``, unless code of torch is known to make the call."""
     return is_copy(node) and node.called in USER_CALLS and node.is_called_directly is not False
 
 
 def is_copy(node: FxNode) -> bool:
-    """Whether a node's result is a copy of its first argument."""
+    """Whether a node copies a tensor."""
     return base_name(node.target) in _COPIES
 
 
@@ -387,7 +387,7 @@ def _with_tensor(
 def _port_and_kind(
     node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """The port and kind of the copied tensor; None and ``unknown`` if not exactly one input of a convolution fits."""
+    """The port and kind of the copied tensor; without certainty, the port is None, and the kind may be ``unknown``."""
     fitting = [position for position, name in enumerate(node.inputs) if _fits(nodes.get(name), source)]
     is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"

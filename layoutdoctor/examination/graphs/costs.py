@@ -1,4 +1,4 @@
-"""The times and bytes of the conversions in compiled graphs, from the kernels that ran them."""
+"""The times and bandwidth shares of the conversions in compiled graphs, from the kernels that ran them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
 
 
 def _with_cost(conversion: Conversion, seconds: float | None, bandwidth: float | None) -> Conversion:
-    """The conversion with its measured time, or, if it is not fused, with the time estimated from its bytes."""
+    """The conversion with its measured time, or, if it is not fused, with a time estimated from its bytes, if known."""
     if seconds is not None:
         return msgspec.structs.replace(conversion, seconds=seconds, seconds_source="measured")
     if not bandwidth or conversion.bytes_moved is None or conversion.fused:

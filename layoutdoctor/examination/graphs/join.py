@@ -2,8 +2,8 @@
 Joins operations of the profiled iteration with the graph nodes that they ran.
 
 Convolutions matter most, because libraries convert layouts around them. The k-th convolution that ran is joined with
-the k-th convolution of the graph, if counts, operators and shapes agree. Other library calls of a compiled graph are
-joined by name and order.
+the k-th convolution of the graph, if counts, operators and shapes agree. Other library calls of a compiled graph, and
+other operations in eager mode, are joined by name and order.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def _graph_of(
     Finds the graph that ran in a call, by the ranges around its generated kernels, or else by its Triton kernels.
 
     Ranges name their graph, Triton kernels do not. A graph fits if it has all Triton kernels of the call and as many
-    convolutions. The graph expected by position is taken if it fits, or if no graph fits. Otherwise the only fitting
-    graph is taken, or, of several, the only one in the direction (forward or backward) of the call.
+    convolutions. The graph expected by position is taken if it fits, if no graph fits, or if the call has neither
+    ranges nor Triton kernels. Otherwise the only fitting graph is taken, or, of several, the only graph in the
+    direction (forward or backward) of the call. None if no graph is certain.
     """
     for entry in inside:
         if entry.name.startswith(GENERATED_PREFIX):
@@ -106,7 +107,7 @@ def _graph_of(
 
 def scheduled_convolutions(graph: Graph) -> list[FxNode]:
     """
-    The convolutions of a graph in the order in which the generated code runs them.
+    The convolutions of a graph in the order in which the generated code runs them; without such code, in graph order.
 
     The target of each returned node is the operator that the code calls, because freezing may replace a node's target.
     """
@@ -149,7 +150,7 @@ def _join_sequence(entries: Sequence[HostOperation], nodes: Sequence[FxNode], gr
 
 
 def _join_other_calls(inside: Sequence[HostOperation], graph: Graph) -> None:
-    """Joins library calls of a name other than convolutions, if as many of them ran as the generated code has."""
+    """Joins library calls other than convolutions, name by name, if as many ran as the generated code has."""
     by_name = {node.name: node for node in graph.nodes}
     calls: dict[str, list[FxNode | None]] = defaultdict(list)
     for buffer in graph.buffers:

@@ -48,7 +48,7 @@ Pooling, padding, resampling and inference batch norm, which treat each channel 
 
 _BATCH_NORMS = frozenset({"native_batch_norm", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 ALIASES = frozenset({"detach", "alias", "getitem", "lift_fresh_copy"})
-"""Operations whose result is their input under another name."""
+"""Operations that return their input, an item of it, or an equal copy of it."""
 
 REDUCTIONS = frozenset({"mean", "sum", "amax", "amin", "var", "var_mean", "std", "any", "all", "max", "min", "norm"})
 """Operations that read a value in any layout and return a new, smaller value."""
@@ -68,7 +68,7 @@ Source:
 
 
 def is_layout_agnostic(node: FxNode) -> bool:
-    """Whether an operation takes a value in any layout and returns its result in the same layout."""
+    """Whether an operation accepts any layout and keeps it; a batch norm only if its statistics are fixed."""
     name = base_name(node.target)
     if name in _BATCH_NORMS:
         return node.uses_running_statistics is True
@@ -76,7 +76,7 @@ def is_layout_agnostic(node: FxNode) -> bool:
 
 
 def convolves(target: str) -> bool:
-    """Whether an operation is a forward or backward convolution of any library; casts (``convert_...``) are not."""
+    """Whether an operation convolves, forward or backward, in any library; casts (``convert_``) and reorders do not."""
     name = base_name(target)
     return "conv" in name and "convert" not in name and "reorder" not in name
 
@@ -100,7 +100,7 @@ VIEWS = TURNING | frozenset(
 
 
 class StridedNorm(NamedTuple):
-    """A batch norm, the layout and dtype of its input, the operation that made it, and whether a view permuted it."""
+    """A batch norm, its input's layout and dtype, the operation that made the input, and whether a view permuted it."""
 
     norm: FxNode
     layout: Layout
@@ -111,7 +111,8 @@ class StridedNorm(NamedTuple):
 
 def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[StridedNorm]:
     """
-    Finds batch norms whose input is not contiguous and comes from no convolution, in the graph of a contiguous model.
+    Finds forward batch norms, in the graph of a contiguous model, whose input is not contiguous and was made by an
+    operation other than a convolution.
 
     Args:
         taken_apart: True to look for batch norms that were decomposed into simpler operations, False for whole ones.
@@ -136,7 +137,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
 
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
-    """The operation above a value's views and layout-agnostic operations, and whether one of the views permutes."""
+    """The operation above views and layout-agnostic operations, None for a graph input; and whether a view permutes."""
     is_turned, steps = False, 0
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):

@@ -35,7 +35,7 @@ def is_matrix_product(
     image: Sequence[Size],
 ) -> bool:
     """
-    Whether a convolution without groups equals a matrix product, because the patches of the image do not overlap.
+    Whether a convolution, neither grouped nor transposed, equals a matrix product, because its patches do not overlap.
 
     True if, without padding and dilation, the kernel covers the whole image, or kernel size and stride are equal and
     divide the image. False for a pointwise convolution of more than one pixel, which is fast already.
@@ -66,7 +66,7 @@ def _convolves(node: FxNode) -> bool:
 
 
 def share_of(graphs: Iterable[Graph], is_one: Callable[[FxNode], bool]) -> float:
-    """Estimated share of the ``is_one`` convolutions in the work of all forward convolutions and matrix products."""
+    """Estimated share of convolutions that fit ``is_one`` in the work of forward convolutions and matrix products."""
     own, every = 0.0, 0.0
     for graph in graphs:
         nodes = {node.name: node for node in graph.nodes}

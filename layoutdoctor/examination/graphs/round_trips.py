@@ -45,7 +45,7 @@ class _Region:
     Attributes:
         leaving: Conversions from A to B of values that enter the region, by the name of the converted value.
         entering: Conversions from B to A of values that leave the region, each after the name of the value it reads.
-        pinned: Values that are needed in B: outputs, and inputs of operations not known to accept any layout.
+        pinned: Values that are needed in B: outputs, and inputs of operations that may not accept every layout.
         foreign: Values that come in B from elsewhere.
     """
 
@@ -180,8 +180,8 @@ class _Loops:
     The buffers of a compiled graph.
 
     Attributes:
-        joined: Buffers that loops write, and concatenations of these buffers. An edge means that the second is computed
-            from the first in the same stride order. Inductor is free to choose their layouts.
+        joined: Buffers that loops write, and concatenations of these buffers: Inductor is free to choose their layouts.
+            An edge leads from a buffer to one that is computed from it in the same stride order, or that contains it.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -340,7 +340,7 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
     Finds the redundant pairs that Inductor's buffers prove, and those that need the kernel list as well.
 
     Args:
-        conversions: Library conversions with node and port, in the order in which they ran.
+        conversions: Library conversions and, in eager mode, ATen's copies that convert, in the order in which they ran.
     """
     found: list[RedundantPair] = []
     for graph in graphs:
@@ -355,9 +355,9 @@ def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) 
 
 def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
-    Finds pairs of a gradient that the backward of a convolution converts, and that autograd converts back.
+    Finds pairs of conversions of a weight's gradient: by the backward of a convolution, and back by autograd.
 
-    Gradients of the same size and layout cannot be distinguished, so both must convert the same number of them.
+    Gradients of the same size and layout cannot be distinguished, so both must convert the same number of gradients.
     """
     there: dict[Hashable, list[Conversion]] = defaultdict(list)
     back: dict[Hashable, list[Conversion]] = defaultdict(list)
@@ -421,7 +421,7 @@ class _Operations:
 
     @staticmethod
     def _carries_layout(node: FxNode) -> bool:
-        """Whether a value's layout matters: it is at least 4-D, two dimensions after the first are larger than 1."""
+        """Whether a value's layout matters: it is at least 4-D, and two or more sizes after the first are not 1."""
         shape = layout_or_unknown(node).shape
         return len(shape) >= 4 and sum(size != 1 for size in shape[1:]) > 1
 
@@ -442,7 +442,6 @@ class _Operations:
         return len(shape) == 3 and sum(size != 1 for size in shape) > 1
 
     def pairs_of_run(self, conversions: Sequence[Conversion]) -> list[RedundantPair]:
-        """The pairs among the conversions of one run of the graph."""
         by_port: _ByPort = defaultdict(list)
         for conversion in conversions:
             node = self.nodes.get(str(conversion.node))
@@ -518,7 +517,7 @@ def _of_either_way(
 
 
 def _undo_each_other(first: Conversion, second: Conversion, way: Sequence[FxNode]) -> bool:
-    """Whether the second conversion reverses the first. Only with a pool, pad or upsample between may sizes differ."""
+    """Whether the second conversion reverses the first. Sizes may differ only around a pool, pad or upsample."""
     between, read = first.target, second.source
     if not same_format(first.source, second.target) or not same_format(between, read):
         return False

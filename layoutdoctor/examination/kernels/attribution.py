@@ -1,8 +1,8 @@
 """
-Finds the operation that launched each device kernel of a recorded trace, its convolution, and its profiler step.
+Finds the origin of each device kernel of a recorded trace: operation, convolution, profiler step, module and line.
 
-A kernel's launch is found by its correlation id, and its operation by its External id. If the trace has no External
-ids, or if they only repeat the correlation ids, the operation is found by nesting in time.
+A kernel's launch is found by its correlation id, and its operation by its External id. If this id names no operation,
+or if External ids only repeat the correlation ids, the innermost operation around the launch is taken.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """Finds operations by the kernels' External ids; in 2020, 0 meant no id. Torch 1.13 repeated the correlation id."""
+    """Finds operations by External ids, unless most repeat the correlation id (torch 1.13); in 2020, 0 meant no id."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -268,7 +268,7 @@ class Places:
         self._parent: list[int] = attribution.parent.tolist()
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``."""
+        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``; None if the trace shows none."""
         frames = self.trace.frames
         own = np.flatnonzero(self._is_module_name[frames.name])
         return [
@@ -278,7 +278,7 @@ class Places:
 
     def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
         """
-        The innermost line of code that is not torch's own around each kernel's origin.
+        The innermost line of code that is not torch's own around each kernel's origin; None if the trace shows none.
 
         The profiler records where a function begins, not the line in it that was running.
         """
@@ -313,7 +313,7 @@ class Places:
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
-        """Thread and time of each kernel's launch, or else operation; and start of the backward operation around it."""
+        """Thread and time of each kernel's launch, or its operation; and start of the backward operation around it."""
         operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
@@ -336,7 +336,7 @@ class Places:
         return self._forward(backward) if backward != NONE else NONE
 
     def _from_call_stack(self, row: int) -> SourceLocation | None:
-        """The line in the call stack (torch 1.9 to 1.13) of a kernel's operation, or else of its forward operation."""
+        """The user's line in a call stack (torch 1.9 to 1.13) around a kernel's operation or its forward; else None."""
         own = int(self.attribution.operation[row])
         for operation in (own, self.forward_of(own)):
             while operation != NONE:
@@ -362,7 +362,7 @@ class _ForwardOperations:
         self.sequences = operations.sequence[self.rows]
 
     def of(self, operation: int) -> int:
-        """The last forward operation that began before a backward operation and has its sequence number."""
+        """Row of the last forward operation before a backward operation, with the same sequence number; or ``NONE``."""
         operations = self.operations
         sequence, start = operations.sequence[operation], operations.start[operation]
         first, end = (np.searchsorted(self.sequences, sequence, side) for side in ("left", "right"))
@@ -376,7 +376,7 @@ class _ForwardOperations:
 
     def _find_home(self, number: int, process: str) -> int:
         """
-        The thread on which a backward operation's forward ran; ``NONE`` if several threads fit equally.
+        The thread on which a backward operation's forward ran; ``NONE`` if no thread ran one, or several fit equally.
 
         A backward operation gives a number for the thread of its forward, but the trace does not name threads by this
         number. The thread with the most forwards of the backward operations with this number is taken. A recomputed
@@ -406,7 +406,7 @@ def _holds_any(frames: FrameEvents, own: Column, threads: Column, moments: Colum
 
 
 def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Column, moments: Column) -> Column:
-    """The innermost range around each moment on its thread; ranges are sorted by start, longer ones first."""
+    """Row of the innermost range around each moment on its thread, or ``NONE``; ``own`` is in the order of starts."""
     found = np.full(len(moments), NONE, np.int64)
     for thread in sorted(set(threads.tolist())):
         rows = own[ranges.thread[own] == thread]
@@ -425,7 +425,7 @@ def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Colum
 
 
 def _parents(ranges: FrameEvents | OperationEvents, rows: Column) -> Column:
-    """Index of the innermost range around each of some ranges of one thread; ``NONE`` if no range is around it."""
+    """Index in ``rows`` of the innermost range around each of these ranges of one thread; ``NONE`` if there is none."""
     ends: list[int] = (ranges.start[rows] + ranges.duration[rows]).tolist()
     parents: list[int] = []
     stack: list[int] = []

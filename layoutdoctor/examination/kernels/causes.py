@@ -20,7 +20,7 @@ def threads_started_in_loops(source: str) -> int | None:
     Counts how often a C++ kernel of Inductor starts its threads inside loops.
 
     Returns:
-        The number of starts; 0 if threads are started outside of loops only. None if the length of a loop is a symbol.
+        The number of starts; 0 if no loop starts threads. None if the length of a loop that starts threads is a symbol.
 
     Source:
         ``CppScheduling`` of torch 2.13: if the loops around a reduction are too short for the threads, the reduction

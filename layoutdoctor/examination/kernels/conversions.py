@@ -46,7 +46,7 @@ _HOW = {
 
 
 def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[Lack]:
-    """Yields the parts that a trace lacks; ``unsettled`` are rows of generated kernels that may convert."""
+    """Yields the parts that a trace lacks; ``unsettled`` are rows of kernels, as in ``Records``."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source == "nsys_export"] for part, ways in _HOW.items()}
     if not len(trace.kernels):
@@ -139,8 +139,8 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
     Derives everything that a trace proves about layouts.
 
     Args:
-        device: The device of the trace. On a CPU, operations count as kernels; no trace shows the conversions of oneDNN
-            inside them.
+        device: The device of the trace; None if not known. On a CPU, operations count as kernels, unless compiled code
+            ran; no trace shows the conversions of oneDNN inside them.
     """
     on_host = with_operations_as_kernels(trace) if device == "cpu" else None
     return _facts(trace if on_host is None else on_host)
@@ -232,7 +232,6 @@ class Records:
         return int(self.trace.kernels.duration[is_asked].sum()) / NANOSECONDS_PER_SECOND
 
     def _has_role(self, role: str) -> NDArray[np.bool_]:
-        """Whether each kernel has a certain role by its name."""
         has: NDArray[np.bool_] = np.array([own.role == role for own in self.evidence.classes] or [False])
         return has[self.trace.kernels.name]
 
@@ -304,7 +303,7 @@ class Records:
         return f"{role} of {self.attribution.name_of(convolution)} ({convolution})"
 
     def padded(self, number: int, row: int) -> Conversion:
-        """Makes the record of a kernel that only pads channels."""
+        """Makes the record of a kernel that only pads or folds channels."""
         cause = "channels are padded or folded, which changes no layout"
         return msgspec.structs.replace(self._plain(f"padding {number}", row), exposed_seconds=None, cause=cause)
 
@@ -369,7 +368,7 @@ def _short(name: str) -> str:
 
 
 def _layouts(shape: Shape, direction: str) -> tuple[Layout | None, Layout | None]:
-    """Layouts before and after a conversion between the two dense formats of a tensor."""
+    """Layouts before and after a conversion between the two dense formats; None if sizes or direction are not known."""
     if not shape or direction not in ("to_channels_last", "to_contiguous"):
         return None, None
     contiguous = strided_layout(shape, contiguous_stride(shape))

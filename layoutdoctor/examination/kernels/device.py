@@ -2,9 +2,9 @@
 The kernel list of one profiled iteration on a GPU, with the kernels that convert a layout.
 
 Conversions are found as in a recorded trace. The iteration's operations are also joined with the graphs they ran in,
-which gives the node, module, line and value of a conversion, so that round trips can be proved on the data flow. A
-value is named under two conditions: sizes and launch grid prove which tensor was converted, and in the graph that
-tensor has the layout from which the kernel converts.
+which gives the node, module, line and value of a conversion, so that round trips can be proved on the data flow. Port
+and value are named under two conditions: sizes and launch grid prove which tensor was converted, and in the graph this
+tensor has the layout that the kernel reads, or, for a result, the layout that the kernel writes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GraphLayouts:
                     self._made_for[origin].append(buffer.layout)
 
     def of_argument(self, node: FxNode, index: int, operation: HostOperation) -> Layout | None:
-        """The layout of an argument; None if it was not recorded, or has other sizes than the graph's value."""
+        """The layout of an argument; None if not recorded, or if the graph's value has other or unknown sizes."""
         if index >= min(len(operation.shapes), len(operation.strides), len(node.inputs)):
             return None
         shape, stride = operation.shapes[index], operation.strides[index]
@@ -104,7 +104,7 @@ def summarize_device(
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
     origin = int(starts[0]) if len(starts) else 0
-    # The conversions in generated code are found in the graphs.
+    # Conversions in generated code and in eager copies are found with the graphs.
     copies = [copy for copy in find_copies(evidence) if copy.kind == "undecided"]
     records = Records(evidence, _GraphPlaces(attribution, entries), copies, origin=origin)
     layouts = {graph.name: GraphLayouts(graph) for graph in graphs}
@@ -144,11 +144,9 @@ class _GraphPlaces(Places):
         self._places = [where(_node(entry)) for entry in entries]
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """The module of each kernel's node."""
         return [self._places[row].module for row in rows]
 
     def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
-        """The line of each kernel's node."""
         return [self._places[row].location for row in rows]
 
 
@@ -187,7 +185,7 @@ def _with_port(
     entry: HostOperation | None,
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
-    """Adds port and value to a conversion, if the sizes prove them and the graph's tensor has the converted layout."""
+    """Adds port and value to a conversion, if sizes prove the tensor and it has the same layout in the graph."""
     node = _node(entry)
     if entry is None or node is None or found.confidence != "shapes":
         return conversion
@@ -200,7 +198,7 @@ def _with_port(
         known, own = graph.of_argument(node, index, entry.joined()), conversion.source
     else:
         known = graph.of_result(node, index)
-        own = conversion.target if found.is_result else conversion.source  # else the buffer before it is written
+        own = conversion.target if found.is_result else conversion.source  # else the result's buffer, not yet written
     if known is None or own is None or known.shape != own.shape or not same_format(known, own):
         return conversion
     value = node.inputs[index] if is_read else None

@@ -1,8 +1,8 @@
 """
 Makes the kernel list of one profiled iteration on a CPU, from the profiler's operations and oneDNN's log.
 
-A CPU's trace has no kernels. Here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an ATen
-operation that computes and calls no other operation that computes. For a GPU see ``device``.
+A CPU's trace has no kernels. Here a kernel is an executed oneDNN primitive, a generated Inductor kernel, or an
+operation that moves or computes elements in its own code. For a GPU see ``device``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _COMPUTING_THEMSELVES = _aten(
 
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""This operation computes in ATen's own code if it runs no primitive and calls no operation that computes."""
+"""Computes in ATen's own code if it runs no primitive, and calls no operation that computes except for the bias."""
 
 
 _PREPARING = _aten(
@@ -75,7 +75,7 @@ _ONLY_PREPARING = _PREPARING | _aten(
     "_reshape_copy flatten type_as pad constant_pad_nd _pad_enum _pad_circular repeat tile expand_copy "
     "slice_backward select_backward slice_scatter select_scatter as_strided_scatter resolve_conj resolve_neg"
 )
-"""Operations that compute nothing but what operations of ``_PREPARING`` do, which they call."""
+"""Operations that call operations of ``_PREPARING`` and compute nothing themselves."""
 
 
 _NEVER_ALONE = _aten("to contiguous reshape flatten type_as resolve_conj resolve_neg dropout")

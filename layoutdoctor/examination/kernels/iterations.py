@@ -1,7 +1,7 @@
 """
 Combines several iterations of the same work: each operation gets the median of its shares of a call.
 
-The machine's speed changes between iterations. A call that was timed close to an iteration shows the speed during it.
+The machine's speed changes between iterations. A call timed close to an iteration shows the speed in that iteration.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Shares:
     The times of operations in several iterations, as shares of a call.
 
     An operation's time is divided by the time of its own iteration, because the machine's speed changes between
-    iterations. On a CPU, both are without the time that the profiler adds: an operation contains what it takes to
+    iterations. On a CPU, both are without the time that the profiler adds: an operation's time contains the time to
     record the operations and primitives within it. Each operation gets the median of its shares. If the iterations were
     not timed, each operation gets the shortest of its times, because another program seldom disturbs the same operation
     in all iterations.
 
     Attributes:
-        between_seconds: Time of a call in which no kernel runs; None if the iterations were not timed.
+        between_seconds: Time of a call in which no kernel runs; None if the iterations or the call were not timed.
 
     Args:
         iterations: Iterations of the same work; only operations of the first iteration get combined times.
@@ -122,7 +122,10 @@ class Shares:
 
 
 def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | None:
-    """Time of an iteration without profiler overhead; on a GPU, the time of an unprofiled call. None if not timed."""
+    """
+    The time of an iteration minus the time that the profiler adds; on a GPU, or if the iteration was not timed, the
+    time of an unprofiled call. None if neither was timed.
+    """
     if iteration.device != "cpu" or iteration.profiled_seconds is None:
         return iteration.call_seconds
     return iteration.profiled_seconds - profiler_seconds

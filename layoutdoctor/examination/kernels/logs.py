@@ -30,7 +30,7 @@ _CONVOLUTIONS = ("convolution", "deconvolution")
 
 
 _MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
-"""The first convolution may convert its results, the second its arguments; further reorders have another purpose."""
+"""Longest row of reorders for the results of the convolution before and the arguments of the convolution after it."""
 
 
 def summarize_log(log: OnednnLog) -> KernelSummary:

@@ -30,11 +30,7 @@ _BEHIND = {"P": "*", "R": "&", "K": " const", "V": " volatile"}
 
 
 def demangled(name: str) -> str:
-    """
-    A name as C++ writes it, without its parameters; unchanged if it is not mangled, or no part of it can be read.
-
-    An ellipsis at the end is kept.
-    """
+    """A mangled name as C++ writes it, without parameters; a final ellipsis is kept. Other names are unchanged."""
     mangled = _MANGLED.match(name)
     if mangled is None:
         return name
@@ -147,7 +143,6 @@ class _Reader:
             self.text += f"){self.value()}"
 
     def value(self) -> str:
-        """Reads the digits of a value."""
         found = self.match(_VALUE)
         if found is None:
             raise _EndOfReading

@@ -1,8 +1,4 @@
-"""
-The facts that a kernel's name gives: whether it is a layout conversion or a convolution, its library, its data types.
-
-First come the patterns of names, then the functions that look up a whole or cut name.
-"""
+"""The facts that a kernel's name gives: whether it is a conversion or a convolution, its library, its data types."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ class KernelEntry(NamedTuple):
             or a step that only convolutions take. ``padding``: channels are padded or folded. ``cast``: only the data
             type changes. ``possible``: it may convert, but the name does not show it. ``strided_copy``: a copy in eager
             mode, whose strides decide. ``generated``: made by the compiler, so that the name does not decide.
-            ``decoy``: it looks like a conversion but is something else.
+            ``decoy``: it looks like a conversion or convolution but is something else.
         direction: The change of layout; ``other`` if the name does not show it, ``none`` if layouts stay the same.
     """
 

@@ -77,7 +77,7 @@ class TracePair:
         first: Index of the conversion of a convolution's result in the list of library conversions.
         second: Index of the conversion back, of another convolution's input, in the same list.
         between: Names of the operations between the two, in order, without immediate repeats.
-        shape: Sizes of the value at the second conversion; empty if not known.
+        shape: Sizes of the value at the second conversion, or else at the first; empty if not known.
     """
 
     first: int
@@ -134,7 +134,7 @@ class _Walker:
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk.first, walk.rows, index)
                 walk.reader = group
-            # A kernel of a convolution prepares its computation: a fill, or the cast of a weight or an input.
+            # Some kernels of a convolution only prepare its computation: a fill, or the cast of a weight or an input.
             prepares = self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
             if pair is not None or (conversion is None and not prepares):
                 walk.first = None  # the pair is found, or the next convolution computes
@@ -256,7 +256,7 @@ def base_name_of(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_agnostic_operation(name: str) -> bool:
-    """Whether an operation accepts a value in either memory format and returns its result in the same format."""
+    """Whether a forward operation accepts a value in either memory format, and keeps its format and its sizes."""
     if name in OTHER_OPERATIONS:
         return True
     if not name.startswith("aten::"):

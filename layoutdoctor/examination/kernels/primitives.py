@@ -68,7 +68,8 @@ def conversion_direction(source: Layout | None, target: Layout | None) -> Conver
     The kind of change from one layout to another.
 
     Returns:
-        ``none`` if nothing changes: equal formats, or strides that differ over size-1 dimensions only.
+        ``none`` if nothing changes: equal blocked formats, or strides in the same order over dimensions larger than 1.
+        ``other`` if a layout is not known, both are blocked differently, or the target satisfies no memory format.
     """
     if source is None or target is None:
         return "other"
@@ -186,7 +187,7 @@ def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> b
 
 
 def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
-    """Results of the primitive before a reorder, and arguments of the next primitive, with its sizes and format."""
+    """Results of the primitive before a reorder, and arguments of the next, with the reorder's sizes and format."""
     found: list[_Candidate] = []
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
@@ -210,7 +211,7 @@ def _fits(reorder: Primitive, main: Primitive, role: str, side: str) -> bool:
     shapes = problem_shapes(main)
     if not shapes or reorder.shape is None:
         return True
-    # Grouped weights may be written with or without their group dimension, and padded ones are rejected.
+    # Depthwise weights may be written with or without their group dimension. Padded weights do not fit.
     expected, found = ([size for size in shape if size != 1] for shape in (shapes[role], reorder.shape))
     return expected == found
 
@@ -222,7 +223,7 @@ def _place(main: Primitive, role: str) -> _Place:
 
 
 def ranks_of_problems(kernels: Iterable[Kernel]) -> set[int]:
-    """Numbers of dimensions of the inputs of oneDNN's convolutions, from the text of the problem of each."""
+    """The numbers of dimensions of the inputs of oneDNN's convolutions, from their problem texts."""
     problems = (kernel.problem for kernel in kernels if kernel.problem is not None and "convolution" in kernel.name)
     axes = ({axis for axis in "dhw" if f"_i{axis}" in problem} for problem in problems)
     return {2 + len(found) for found in axes if found}

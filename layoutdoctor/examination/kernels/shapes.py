@@ -109,8 +109,8 @@ def parse_shapes(text: bytes) -> tuple[Shape, ...]:
     Reads the sizes or strides of all arguments.
 
     Returns:
-        One entry for each argument; ``()`` for an argument that is no tensor, or a list of tensors. Empty if the text
-        is no list.
+        One entry for each argument; ``()`` unless the argument is a single tensor of at least one dimension. Empty if
+        the text is no list.
     """
     return tuple(_shape(item) for item in _list(text))
 
@@ -194,6 +194,7 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
     Args:
         input_: Sizes of the input, ``[N, C, ...]``.
         weight: Sizes of the weight, ``[C_out, C_in / groups, ...]``, or ``[C_in, C_out / groups, ...]`` if transposed.
+        values: The recorded texts of the arguments in ``names``, in the same order.
 
     Returns:
         The sizes; empty if a needed value was not recorded, or the values do not fit together.
@@ -221,7 +222,7 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
 
 
 def _numbers(text: str | None, count: int) -> tuple[int, ...] | None:
-    """Reads a list of numbers, one for each dimension; a single number counts for all dimensions."""
+    """Reads ``count`` numbers; a single number counts for all dimensions. None for a list of another length."""
     found = [int(number[:12]) for number in re.findall(r"\d+", text or "")]
     if len(found) == 1:
         return tuple(found * count)

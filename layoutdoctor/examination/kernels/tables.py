@@ -1,4 +1,4 @@
-"""A table of kernel totals as a kernel list."""
+"""Makes a kernel list of a table of kernel totals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def summarize_table(table: KernelTotals) -> KernelSummary:
             copied += _inside_convolutions(table.rows)
             convolution_seconds = max(convolution_seconds, whole_seconds)
     elif convolutions and not any(map(_convolves, convolutions)):
-        is_cut = True  # conversions for it are listed, so a convolution must have run
+        is_cut = True  # only conversions and helpers are listed, so the row of their convolution is missing
     spent = [(row.count, row.nanoseconds, does) for row, does in zip(rows, converts, strict=True)]
     called: dict[TotalKind, Sequence[str | None]] = {
         "kernel": [row.name for row in rows],
@@ -88,7 +88,7 @@ def _sums(rows: Iterable[KernelTotal]) -> tuple[int, float]:
 
 
 def _cut_copies(table: KernelTotals) -> tuple[Total, ...]:
-    """Eager copies among kernels with cut names; at most the count and the time of the operation that runs copies."""
+    """Total of kernels with cut names that may be eager copies; at most the total of the operation that runs copies."""
     cut, copies = _sums(row for row in table.rows if _CUT_COPY.match(row.name)), table.copies
     if copies is None or not cut[0]:
         return ()
@@ -108,7 +108,7 @@ _UNCLEAR = ("possible", "strided_copy")
 
 
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
-"""Operations that may convert a layout. Each calls the one before, so only the first in the table counts."""
+"""Operations that may convert a layout. Each calls the one before it; only the first that a table lists counts."""
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
@@ -157,11 +157,14 @@ _LEVELS = (
     r"aten::_convolution",
     r"(?!.*backward)(?!aten::(?:_?convolution|conv(?:_transpose)?[123]d|_convolution_mode)$).*",
 )
-"""Operations of a forward convolution, from the outermost: each calls the next, so one call has a row in each."""
+"""Operations of a forward convolution, from the outermost: each calls the next, so one call counts in each level."""
 
 
 def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
-    """Number of convolutions that ran, and their seconds including called operations; nested rows count once."""
+    """
+    The number of forward convolutions, or of backward convolutions if there are no others, and the seconds of both,
+    including called operations. Nested rows count once.
+    """
     own = [row for row in rows if row.operation is not None and is_convolution_operation(row.operation)]
     levels = [[row for row in own if re.fullmatch(level, str(row.operation))] for level in _LEVELS]
     backward = [[row for row in own if row.operation == "aten::convolution_backward"]]

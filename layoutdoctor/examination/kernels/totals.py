@@ -53,7 +53,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 
 def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
     """
-    Names the work of each kernel for two totals: side work of convolutions, and other work that moves data.
+    Names each kernel's work for ``beside``, the side work of convolutions, and ``moved``, other work that moves data.
 
     Args:
         work: The kind of work of each kernel, and whether the kernel ran for a convolution.
@@ -68,7 +68,7 @@ def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Seq
 def totals_of(
     attribution: Attribution, others: Mapping[TotalKind, Sequence[str | None]], is_conversion: NDArray[np.bool_]
 ) -> tuple[Total, ...]:
-    """Sums by kernel name, operation, step and the given ``others``; longest first within each kind."""
+    """Sums by name, operation, step and ``others``, longest first in each kind; ``moved`` includes device copies."""
     trace, names = attribution.trace, attribution.trace.names
     operations = trace.operations.name.tolist()
     outermost = [operations[row] for row in attribution.outermost.tolist()]

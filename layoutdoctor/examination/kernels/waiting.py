@@ -83,7 +83,7 @@ def _step_nanoseconds(attribution: Attribution) -> list[int]:
 
 def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:
     """
-    Median seconds from launch to start of kernels with a known operation.
+    Median seconds from launch to start of kernels with a known operation; None if there is no such kernel.
 
     Collectives are left out, because they wait for other devices.
     """
@@ -104,7 +104,7 @@ def _waits_for(busy_share: float, lag: float | None) -> Literal["device", "host"
 
 def exposed_nanoseconds(trace: RecordedTrace, is_asked: NDArray[np.bool_]) -> tuple[int, Column]:
     """
-    Time in which only kernels of ``is_asked`` ran on their device: no other kernel, and no copy by its copy engines.
+    Time in which only kernels of ``is_asked`` ran on a device: no other kernel, and no copy by its copy engines.
 
     Returns:
         The time of all these kernels together, overlaps counted once; and the time of each kernel, 0 for other kernels.

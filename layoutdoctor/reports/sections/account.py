@@ -60,7 +60,7 @@ def _convolution_name(row: AccountRow) -> str:
 
 
 def why_sentence(diagnosis: Diagnosis) -> str:
-    """Says why the default is slower than the recommendation, else what it converts; empty if it did not run."""
+    """Says why the default is slower than the recommendation, or what the default converts; empty if it did not run."""
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     sides = diagnosis.baseline_name, diagnosis.recommended_name
     account = next((account for account in diagnosis.accounts if (account.slower, account.faster) == sides), None)
@@ -94,7 +94,7 @@ def account_sentence(account: Account) -> str:
 
 
 def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
-    """Names the operation that takes most time more in the faster configuration; empty if none has a name."""
+    """Names the operation that loses most time in the faster configuration; empty if no such operation has a name."""
     longer: dict[str, float] = {}
     for row in rows:
         if row.seconds < 0 and row.operations:
@@ -119,7 +119,7 @@ def _place(row: AccountRow) -> str | None:
 
 
 def conversions_sentence(trial: Trial) -> str | None:
-    """Says what a trial converts in each call, the cost, and the round trips; None if it converts nothing."""
+    """Says what a trial converts per call, at what cost, or that this is not known; None if it converts nothing."""
     counted = counted_conversions(trial)
     if trial.kernels is None and not trial.is_static:
         return "kernels were not recorded, so conversions are not known"
@@ -151,7 +151,8 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
     found = [(direction, card) for direction, card in found if card.convolution_count]
     for direction, card in found:
         ranks = {convolution.rank for convolution in card.convolutions} or {None}
-        if card.applied is False and (card.rule == "config-off" or ranks & {2, None}):  # no other rank is changed
+        # Layout optimization changes 2-D convolutions only.
+        if card.applied is False and (card.rule == "config-off" or ranks & {2, None}):
             part = "" if direction == "inference" else f" in the {direction}"
             return f"layout optimization is off{part}" + (
                 "" if card.rule == "config-off" else f": {clean(card.explanation)}"

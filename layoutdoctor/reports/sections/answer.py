@@ -1,7 +1,7 @@
 """
 The first lines of a report: one claim, the lines to paste, and the facts behind the claim.
 
-They describe the record and decide nothing. If nothing was run or compared, no sentence sounds as if it were.
+These lines describe the record and decide nothing. No sentence suggests a run or a comparison that did not take place.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
 
 
 def _is_harmless(diagnosis: Diagnosis) -> bool:
-    """Whether the report may end after the claim: all trials ran, no rule found a loss, no package was requested."""
+    """Whether the report may end after the claim: all was run, no rule found a loss, and no package was requested."""
     ran = all(trial.status in ("ok", "same_as") or trial.failure is None for trial in diagnosis.trials)
     ran = ran and not any(trial.configuration.ahead_of_time for trial in diagnosis.trials)
     return ran and diagnosis.interrupted is None and all(one.severity == "note" for one in diagnosis.findings)
@@ -135,9 +135,9 @@ def _claimed(diagnosis: Diagnosis) -> Ratio | None:
     """
     Returns the ratio that the claim names: the recommended configuration's, else the largest one with right outputs.
 
-    If it is undecided which of two configurations to recommend, the claim names the one that demands less, unless that
-    one is as fast as the baseline. A configuration that ran in one process only is not named if others ran in several
-    processes.
+    If it is undecided which of two configurations to recommend, the claim names the one that demands less of the user,
+    unless that one is hardly faster than the baseline. A configuration that ran in one process only is not named if
+    others ran in several processes. None if there is no ratio.
     """
     if diagnosis.speedup is not None:
         return diagnosis.speedup
@@ -297,7 +297,7 @@ def _package_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _accuracy(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields the errors of the recommended configuration, of a wrong baseline, and of faster wrong ones."""
+    """Yields the errors of the recommended configuration, of a wrong baseline, and of faster wrong configurations."""
     trial = diagnosis.measured_trial(diagnosis.recommended_name)
     if trial is not None:
         yield _error_words(trial)

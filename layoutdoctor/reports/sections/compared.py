@@ -116,7 +116,7 @@ def _overlap_words(comparison: TraceComparison) -> str:
 
 
 def _saved(comparison: TraceComparison) -> str:
-    """Describes the change of conversions; it is saved or lost time only for the same work on the same device."""
+    """Describes the change of conversions, as saved or lost time only for the same work on the same device."""
     old, new = comparison.old.costs, comparison.new.costs
     per_step = " per step" if comparison.basis == "step" else ""
     if not old.conversion_count and not new.conversion_count:

@@ -1,5 +1,5 @@
 """
-Makes the long lists behind a report: measurements, decision cards, conversions, round trips, totals, environment.
+Makes the long lists behind a report: measurements, compiler decisions, conversions, round trips, totals, environment.
 
 Formats may fold these lists away. A list is cut to a given length and says how many entries are left out.
 """
@@ -56,7 +56,7 @@ class Detail:
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
-    """Returns all long lists of a diagnosis except its environment, each cut to its ``most`` costliest entries."""
+    """Returns all long lists of a diagnosis except its environment, each cut to its first ``most`` entries."""
     details: list[Detail] = []
     ran = [(trial, trial.measurement) for trial in diagnosis.trials if trial.measurement is not None]
     details += _list("Measurements", ran, _MEASUREMENT_CELLS, most)
@@ -140,7 +140,6 @@ def _decision_card(under: str, graph: Graph, decision: Decision, most: int) -> D
 
 
 def _shape(sizes: Sequence[int | str]) -> str:
-    """Formats a shape, or strides: ``"[4, 64, 56, 56]"``."""
     return clean_name(f"[{', '.join(str(size) for size in sizes)}]")
 
 

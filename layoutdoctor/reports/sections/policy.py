@@ -1,4 +1,4 @@
-"""Makes the report of a policy: the best single choice, the choice for each kind of call, and the cost of others."""
+"""Makes the report of a policy: the best single choice, the choices by kind of call, and the costliest wrong choice."""
 
 from __future__ import annotations
 

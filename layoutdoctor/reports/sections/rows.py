@@ -113,7 +113,7 @@ class Table:
 
     @property
     def is_number(self) -> list[bool]:
-        """Whether the cells of a column are numbers, column by column."""
+        """For each column, whether all its known cells are numbers; False if no cell is known."""
         columns = zip(*(row.cells for row in self.rows if row.clause is None), strict=True)
         known = [[cell for cell in column if cell not in (UNKNOWN_CELL, "")] for column in columns] or [[]] * len(
             self.head
@@ -143,7 +143,7 @@ def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[
 
 
 def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
-    """Makes the table of a run without kernels: the lines whose conversions move most, and the kinds of these."""
+    """Makes the table of a run without kernels: the lines whose conversions move most bytes, and what they convert."""
     found: dict[str, list[Conversion]] = {}
     for conversion in counted_conversions(trial):
         place = clean_name(phrase("{}", conversion.location, line_words) or NOT_RECORDED)
@@ -163,7 +163,7 @@ def _moved(conversions: Sequence[Conversion]) -> int:
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
-    """Makes the table of configurations by ratio to the baseline; then without a time, then without a result."""
+    """Makes the table of configurations: by ratio to the baseline, then by time, then without time, then failures."""
     is_timed = diagnosis.subject.target is None
     against = f"against {clean_name(shown(diagnosis.baseline_name))}"
     is_less_exact = any(times_less_exact(trial) for trial in diagnosis.trials if trial.is_right)

@@ -37,7 +37,7 @@ from layoutdoctor.words import (
 MOST_SOURCE_LINES = 3
 _LEAST_SHARE_OF_WORK = 0.02  # smallest share of the kernel time that is mentioned
 _DEAR_CREATION = 0.1
-"""Creating primitives is named first if it takes more than this share of running them, and more than conversions."""
+"""Creating primitives is named first if it takes longer than conversions, and than this share of the kernel time."""
 
 _REUSE = (
     "the first call creates each primitive, and a call with new sizes creates it again: use few input sizes",
@@ -172,7 +172,7 @@ def _time_words(kernels: KernelSummary) -> str:
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
-    """Says "at least" unless every kernel is understood; "at most" includes the kernels that may convert."""
+    """Says "at least" unless all conversions are certainly counted; "at most" includes the kernels that may convert."""
     seconds = sum_seconds(counted)
     if seconds is None:
         return f"{count_of(launch_count(counted), 'layout conversion')}, whose time was not recorded"

@@ -126,7 +126,11 @@ def _rank_lines(spent: Mapping[int, int]) -> Iterator[str]:
 
 
 def outlying(values: Mapping[int, int]) -> list[int]:
-    """Returns the ranks that differ from the median by over five median deviations and a tenth; the farthest first."""
+    """
+    Returns the ranks that differ from the median by more than five median deviations and a tenth of the median.
+
+    The farthest comes first. Empty for fewer than ``_FEWEST_RANKS`` ranks.
+    """
     if len(values) < _FEWEST_RANKS:
         return []
     middle = median(values.values())

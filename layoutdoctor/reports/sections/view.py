@@ -225,7 +225,7 @@ def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
 def _gaps_of(trial: Trial) -> Iterator[str]:
     kernels = trial.kernel_summary
     unread = kernels.not_understood_count
-    if trial.configuration.backend != "recorded":  # they are among the lacks
+    if trial.configuration.backend != "recorded":  # the lacks name its undecided kernels
         unread -= kernels.undecided_count
     if unread:
         yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
@@ -296,7 +296,7 @@ def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[Fin
 
 
 def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
-    """Yields the findings in their order; those that the baseline and the recommendation share are shown once."""
+    """Yields the entries in order; a finding that baseline and recommendation share is a main finding only once."""
     ran = [trial.name for trial in diagnosis.trials if trial.status == "ok"]
     main = ran[0] if len(ran) == 1 else diagnosis.baseline_name
     shows_all = diagnosis.is_recording or main not in ran

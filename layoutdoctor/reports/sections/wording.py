@@ -1,5 +1,5 @@
 """
-Small pieces of text that all reports share: cleaned names, places, shares, errors.
+Small pieces of text that all reports share: cleaned names, places, costs, errors.
 
 Every string that comes out of a record goes through ``clean`` once, in a section: names of modules and files are data,
 and no escape sequence or line break in them may reach a terminal.
