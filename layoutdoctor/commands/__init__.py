@@ -18,7 +18,7 @@ COMMANDS = {
     "scan": "many recorded traces, added up: by rule, kernel, module, rank; here or on a Dask cluster",
     "explain": "the rules, and what each means",
     "schema": "the JSON Schema of a saved diagnosis",
-    "check": "what of this machine bears on a diagnosis, and what will not be recorded (also --check)",
+    "check": "what on this machine affects a diagnosis, and what it cannot record (also --check)",
 }
 """The line of each subcommand in the help of ``layoutdoctor``."""
 

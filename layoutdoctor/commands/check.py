@@ -98,13 +98,13 @@ def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
     nsys = shutil.which("nsys")
     yield "nsys", nsys or "not found: a report of Nsight Systems (.nsys-rep) cannot be read, an SQLite export can"
     loaded = _loaded_allocator()
-    yield "allocator", f"{loaded} (LD_PRELOAD)" if loaded else "the C library's own"
+    yield "allocator", f"{loaded} (loaded)" if loaded else "no other than the C library's was found"
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = psutil.virtual_memory()
     room = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} free"
     yield "machine", f"{count_of(usable, 'core')}, {room}"
-    used = "not known" if other_cores is None else f"{other_cores:.1f} cores in the last half second"
-    busy = "; times vary beside them" if other_cores is not None and other_cores > BUSY_CORES else ""
+    used = "not known" if other_cores is None else f"{other_cores:.1f} cores while this command ran"
+    busy = "; so times will vary" if other_cores is not None and other_cores > BUSY_CORES else ""
     yield "other programs", used + busy
 
 

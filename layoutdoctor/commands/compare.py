@@ -20,10 +20,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 done; 1 a regression, with --fail-on regression; 2 wrong usage; 3 a file could not be "
-        "read; 4 the two have nothing in common, or --fail-on regression cannot be judged."
+        "read; 4 they have nothing in common, or --fail-on regression cannot be judged."
     )
     parser.add_argument("old", metavar="OLD", help="a recorded trace, or what --output SAVED.json wrote")
-    parser.add_argument("new", metavar="NEW", help="the same from after the change")
+    parser.add_argument("new", metavar="NEW", help="the same kind of file, newer")
     parser.add_argument(
         "--fail-on",
         choices=("regression",),

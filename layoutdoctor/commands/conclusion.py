@@ -52,7 +52,7 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="CODE|error|warning",
         type=severity_or_code,
-        help="exit with 1 where there is such a finding, or a more severe one, that is not accepted",
+        help="exit with 1 for a finding with this code, or at least this severe, that is not accepted",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -63,8 +63,10 @@ def add_conclusion_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--write-accepted",
         metavar="FILE",
-        help="write all findings to this file as accepted; with --force an existing one is brought up to date, its "
-        "reasons kept",
+        help=(
+            "write all findings to this file as accepted; with --force an existing file is updated and keeps its "
+            "reasons"
+        ),
     )
     add_output_options(parser)
 
@@ -182,12 +184,12 @@ def prepare_conclusion(
     elif written is not None:
         if arguments.redact:
             raise UsageError(
-                f"cannot write {written!r} with --redact: accepted findings are known again by the names of modules "
+                f"cannot write {written!r} with --redact: accepted findings are recognized by the names of modules "
                 "and files; leave out --redact, or --write-accepted"
             )
         path = writable(Path(written), read, force=arguments.force)
         if path.absolute() in {output.path.absolute() for output in outputs}:
-            raise UsageError(f"cannot write {str(path)!r} twice: it is given with --output and --write-accepted")
+            raise UsageError(f"cannot write {str(path)!r} twice: give --output and --write-accepted other files")
         accepted = load_accepted(path) if path.is_file() else None
     is_written = written is not None
     return Conclusion(
@@ -263,8 +265,8 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
     """Refuses output files and formats that can hold only one diagnosis, if there are several."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
-            f"cannot write one file for {count} {what}: --output and --write-accepted take a single one; examine them "
-            "one at a time, with --force for --write-accepted from the second one on"
+            f"cannot write one file for {count} {what}: --output and --write-accepted take one diagnosis; examine "
+            f"one file at a time, with --force for --write-accepted after the first"
         )
     if count > 1 and arguments.format not in _JOINED_FORMATS:
         raise UsageError(f"cannot print {count} {what} as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")

@@ -95,8 +95,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="NUMBERS",
         type=_thread_counts,
         default=[],
-        help="threads that torch uses inside one operation on a CPU, such as 4; of several, such as 1,2,4, each is a "
-        "kind of call",
+        help=(
+            "threads that torch uses inside one operation on a CPU, such as 4; each of several, as 1,2,4, is "
+            "diagnosed by itself"
+        ),
     )
     parser.add_argument(
         "--config",
@@ -133,7 +135,7 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         metavar="ARGUMENTS",
         type=_compile_arguments,
         help="""arguments of your own torch.compile call, such as 'mode="reduce-overhead", dynamic=True'; every """
-        "configuration uses them, except what it sets itself (default: those with which the target was compiled)",
+        "configuration uses them, except for options that it sets itself (default: those of the compiled target)",
     )
     parser.add_argument(
         "--package",
@@ -153,28 +155,30 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=QUICK,
         dest="configurations",
-        help="the three that tell most: torch.compile's default, channels_last and, in inference, channels_last with "
+        help="the three to try first: torch.compile's default, channels_last and, in inference, channels_last with "
         "frozen weights",
     )
     parser.add_argument(
         "--budget",
         metavar="SECONDS",
         type=_positive_seconds,
-        help="for timing all configurations in turns and the best again in further processes; compiling and profiling "
-        "come on top (default: as long as compiling took, at least 10 and at most 60)",
+        help=(
+            "to time all configurations in turns, and the best again in further processes; not for compiling and "
+            "profiling (default: as long as compiling took, at least 10 and at most 60)"
+        ),
     )
     parser.add_argument("--save-traces", metavar="DIR", help="keep the profiler's traces in this directory")
     parser.add_argument(
         "--save-recordings",
         metavar="DIR",
-        help="keep what was seen of each configuration in this directory, to be examined again (layoutdoctor show)",
+        help="keep the recording of each configuration in this directory, for layoutdoctor show",
     )
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=_seconds_or_none,
         default=DEFAULT_TIMEOUT_SECONDS,
-        help="how long one configuration may take before it is given up and the others go on; 'none' for ever "
+        help="time limit of one configuration; after it, the other configurations go on; 'none' for no limit "
         f"(default: {DEFAULT_TIMEOUT_SECONDS:g})",
     )
     parser.add_argument(
@@ -373,7 +377,7 @@ def say_how_to_continue(words: Sequence[str]) -> None:
     words = list(words)
     if any(word.startswith(written) for word in words) and "--force" not in words:
         words.append("--force")
-    say(f"continue with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
+    say(f"run again with: {shlex.join(['python', '-m', 'layoutdoctor', *words])}")
 
 
 def command_without_folders(words: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.description = "The rules, and what each means."
     parser.add_argument(
-        "rules", metavar="CODE", nargs="*", help="a rule's code or name, such as LD101; a table of all without one"
+        "rules", metavar="CODE", nargs="*", help="a rule's code or name, such as LD101 (default: list all rules)"
     )
     parser.add_argument("--all", action="store_true", help="the documentation of every rule")
     parser.add_argument(

@@ -22,7 +22,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--weights",
         metavar="NUMBERS",
         type=read_weights,
-        help="how often the calls of each come, separated by commas (default: equally)",
+        help="relative number of calls for each diagnosis, as 10,1 (default: equal)",
     )
     add_output_options(parser, COMPARISON_FORMATS)
 

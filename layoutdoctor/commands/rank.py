@@ -30,9 +30,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 done; 2 wrong usage; 3 the file could not be read."
     parser.add_argument("saved", metavar="SAVED.json", help="what --output SAVED.json wrote")
     parser.add_argument("--of", metavar="NAME", help="the configuration to rank (default: the baseline)")
-    parser.add_argument(
-        "--against", metavar="NAME", help="the other one (default: the recommended one, or the fastest)"
-    )
+    parser.add_argument("--against", metavar="NAME", help="configuration to compare (default: recommended or fastest)")
     parser.add_argument("--format", choices=COMPARISON_FORMATS, default="text", help="what is printed (default: text)")
     parser.add_argument("--redact", action="store_true", help="replace names of modules and files of your own")
 

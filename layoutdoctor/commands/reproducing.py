@@ -16,6 +16,7 @@ from layoutdoctor.commands.output import path_of_target
 from layoutdoctor.commands.signals import Interrupted
 from layoutdoctor.commands.streams import say, showing_progress
 from layoutdoctor.diagnosis import Diagnosis, Reproduction
+from layoutdoctor.errors import TransportError
 from layoutdoctor.files.scratch import private_directory
 from layoutdoctor.reports.reproducer import build_reproducer
 from layoutdoctor.workers.messages import Progress
@@ -51,7 +52,7 @@ def with_reproduction(
         with showing_progress(quiet=quiet) as display:
             display(Progress(stage="running the reproducer", done=99))
             done = run_reproducer(reproducer.script, file)
-    except (Interrupted, OSError) as error:
+    except (Interrupted, OSError, TransportError) as error:
         say(f"the reproducer was not run to its end: {error}")
         return diagnosis
     stages = diagnosis.stage_seconds | {"running the reproducer": time.monotonic() - begin}

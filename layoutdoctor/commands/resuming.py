@@ -70,8 +70,7 @@ class Folder:
         else:
             if not is_same:
                 raise UsageError(
-                    f"{cannot} it is of another target, or of other options; give the same command line, "
-                    "or another folder"
+                    f"{cannot} it has another target or other options; give the same command line, or another folder"
                 )
         try:
             self.locked = _locked(self._path)

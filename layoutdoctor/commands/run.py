@@ -49,7 +49,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--module",
         metavar="PATH",
-        help="as the script could write it where it is called, such as pipe.vae.decoder; without it, the script runs "
+        help="the name where it is called in the script, such as pipe.vae.decoder; without it, the script runs "
         "to its end and its modules with convolutions are listed, with their share of the time",
     )
     parser.add_argument(
@@ -64,8 +64,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--profile",
         metavar="N",
         type=whole_number,
-        help="record N steps after two that warm up, and report what they convert: steps of the optimizer, else calls "
-        "of the module in which most time is spent, or of that of --module; measures nothing else",
+        help=(
+            "record N steps after two that warm up, and report what they convert: steps of the optimizer, else "
+            "calls of the --module, or of the module that takes most time; measures nothing else"
+        ),
     )
     parser.add_argument(
         "--no-end", action="store_true", help="with --profile: let the script go on after the steps were recorded"
@@ -124,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not many:
             return carry_out(arguments, plan, *requests.values())
         if outcome.message is not None:
-            say(f"{clean(outcome.message)}; what it got until then is diagnosed")
+            say(f"{clean(outcome.message)}; the calls before that are diagnosed")
         return diagnose_calls(arguments, plan, requests, [one.call_count for one in outcome.calls])
 
 

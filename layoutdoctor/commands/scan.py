@@ -40,8 +40,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "module, shape, step, rank and file. Needs no torch."
     )
     parser.epilog = (
-        "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file could not be examined, or an "
-        "output not be written; 4 no kernels in any file. An output that ends in .jsonl has each file's conversions in "
+        "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file was not examined or an "
+        "output not written; 4 no kernels in any file. An output that ends in .jsonl has each file's conversions in "
         "a line, as it ends; one that ends in .parquet has them as a table, for DuckDB and pandas."
     )
     parser.add_argument(
@@ -64,7 +64,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--jobs", metavar="N", type=int, help="processes of this machine (default: one for each processor it may use)"
+        "--jobs", metavar="N", type=int, help="processes here (default: 1, for over 20 MiB one for each processor)"
     )
     where.add_argument(
         "--scheduler",
@@ -82,7 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="CODE|error|warning",
         type=severity_or_code,
-        help="exit with 1 if there is such a finding in any file, or a more severe one",
+        help="exit with 1 if a file has a finding with this code, or at least so severe",
     )
     add_output_options(parser, SCAN_FORMATS)
 

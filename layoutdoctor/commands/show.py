@@ -241,8 +241,8 @@ def _load_recordings(names: Sequence[str]) -> list[Recording]:
         files = sorted(path.rglob(f"*{RECORDING_SUFFIX}")) if is_folder else [path]
         if not files:
             problems.append(
-                f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings, or "
-                "the file itself; 'layoutdoctor scan' examines a folder of traces"
+                f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings, "
+                f"or a recording; 'layoutdoctor scan' examines a folder of traces"
             )
         for file in files:
             try:

@@ -111,7 +111,7 @@ def without_workflow_commands(text: str) -> str:
         ``##[name]``, anywhere (actions/runner, ActionCommand.cs).
     """
     text = _COMMAND.sub(r"\1: :", text)
-    return text.replace("##[", "\\u0023#[" if text.startswith("{") else "# #[")
+    return text.replace("##[", "\\u0023#[" if text[:1] in ("{", "[") else "# #[")
 
 
 def open_standard_streams() -> None:

@@ -44,7 +44,8 @@ def _blockers(trial: Trial) -> Iterator[str]:
     if trial.status != "ok" or trial.failure is not None:
         failure = trial.failure
         stage = f" ({failure.kind})" if failure is not None else ""
-        yield f"it {trial.status.replace('_', ' ')}{stage}{': ' + failure.message if failure is not None else ''}"
+        how = "was skipped" if trial.status == "skipped" else trial.status.replace("_", " ")
+        yield f"it {how}{stage}{': ' + failure.message if failure is not None else ''}"
         return
     if trial.is_static:
         yield "it was lowered for a device that is not there: nothing ran, so what libraries convert is not known"

@@ -243,7 +243,7 @@ def _detail(worst: _Compared, compared: list[_Compared], reference: Reference, s
     figures = f"{worst.name}: {worst.problem or figures}"
     text = f"{count_of(len(compared) - len(unknown), 'tensor')} compared"
     if step > 1:
-        text += f" (of the largest 1 of {step} elements)"
+        text += f" (every {step}th element of the largest)"
     if worst.share > 1:
         text = figures
     elif worst.error and worst.tolerance < math.inf:
@@ -294,7 +294,8 @@ def _compare(name: str, part: Part | None, wanted: ReferenceTensor, size: float,
         return _Compared(name, f"{count} of {values} differ" if count else None)
     mean, _, largest, count = _errors(found, wanted.exact, own)
     if count:
-        return _Compared(name, f"{count} of {found.numel()} values are NaN or infinite, or differ where eager's are")
+        where = f"{count} of {found.numel()} values"
+        return _Compared(name, f"{where} are NaN or infinite, or differ where eager has NaN or infinity")
     if wanted.eager_error > 10 * size or size == 0:  # the terms cancel: only rounding errors are left
         size = max(wanted.eager_error, torch.finfo(found.dtype).eps / CANCELLED_FACTOR)
         return _Compared(name, None, mean / size, wanted.eager_error / size, CANCELLED_FACTOR, largest)

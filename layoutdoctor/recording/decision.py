@@ -79,7 +79,7 @@ def _explanation(
             f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
             "itself: nothing is left to decide"
         ),
-        "not-recorded": "the log does not record it, and the strides fit either decision",
+        "not-recorded": "the log does not record the decision, and the strides fit either decision",
         "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
     }
     return texts.get(rule, "torch did not say how it decided")

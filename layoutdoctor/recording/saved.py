@@ -171,8 +171,8 @@ def _problems_of_events(place: str, events: RecordedTrace) -> Iterator[str]:
             if len(column) != len(rows):
                 yield f"{place}.{table}.{name} has {len(column)} entries, expected {len(rows)}"
             elif name in lists and len(column):
-                least = NONE if name in ("grid", "arguments") else 0
+                least = 0 if name == "name" else NONE
                 if not least <= int(column.min()) or int(column.max()) >= lists[name]:
-                    yield f"{place}.{table}.{name} points outside of what it numbers ({lists[name]} entries)"
+                    yield f"{place}.{table}.{name} has an index outside its list of {lists[name]} entries"
         if len(rows) and (np.diff(rows.start) < 0).any():
             yield f"{place}.{table} is not in the order of its starts"

@@ -60,7 +60,7 @@ class Notation:
     def whole(self, cell: str) -> int:
         """Reads a whole number; returns ``NONE`` for any other cell."""
         found = self.parts(cell)
-        return int(found[0]) if found is not None and found[1:] == ("", "") and len(found[0]) < 19 else NONE
+        return max(int(found[0]), NONE) if found is not None and found[1:] == ("", "") and len(found[0]) < 19 else NONE
 
     def nanoseconds(self, cell: str, unit: str | None) -> float | None:
         """

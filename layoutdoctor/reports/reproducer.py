@@ -242,7 +242,7 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     return [
         *head,
         f"Times both in turns, in {_STARTS} processes each.",
-        "Exit status: 1 if conversions differ from the record, or the faster one is now certainly slower.",
+        "Exit status: 1 if conversions differ from the record, or the ratio is now certainly reversed.",
     ]
 
 

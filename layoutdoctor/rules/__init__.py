@@ -69,13 +69,13 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
     trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
     first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}
     findings = (finding for rule in (ALL_RULES if rules is None else rules) for finding in _run(rule, diagnosis))
-    kept = (with_measured_cure(diagnosis, finding) for finding in findings if is_of_interest(diagnosis, finding))
-    return tuple(sorted(kept, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
+    return tuple(sorted(findings, key=lambda finding: (finding.configuration not in first, *_rank(finding))))
 
 
 def _run(rule: Rule, diagnosis: Diagnosis) -> list[Finding]:
     try:
-        return list(rule.check(diagnosis))
+        found = [finding for finding in rule.check(diagnosis) if is_of_interest(diagnosis, finding)]
+        return [with_measured_cure(diagnosis, finding) for finding in found]
     except Exception as error:  # a mistake in one rule must not cost the hours that went into the diagnosis
         advice = "please report this with the saved diagnosis; the other findings are not affected"
         return [rule.finding(None, f"rule failed: {first_line(error)}", advice)]

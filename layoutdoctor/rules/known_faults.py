@@ -146,8 +146,9 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     main = evidence.main_trial(diagnosis)
     if main is None or not any(card.applied for card in main.decisions):
         return
-    for _, graph, node in _nodes(diagnosis):
-        if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
+    for trial, graph, node in _nodes(diagnosis):
+        is_one = trial is main and base_name(node.target) in _UPSAMPLING and not node.backward
+        if is_one and _is_between_convolutions(node, graph):
             yield Sighting(f"{base_name(node.target)} between two convolutions", main.name, node)
 
 
@@ -172,7 +173,7 @@ _STRIDE_LOSING = frozenset(
 
 
 @Fault(
-    what="reflection padding and nearest upsampling lose channels-last when decomposed",
+    what="non-constant padding and nearest upsampling lose channels-last when decomposed",
     advice="use torch 2.13 or later, or convert the output where it is needed",
     source="pytorch #179442, #183770, #183771",
     read=date(2026, 11, 21),

@@ -17,7 +17,8 @@ def vetoes_as_a_whole(diagnosis: Diagnosis) -> Iterator[Finding]:
     for trial, graph, decision in vetoed_graphs(diagnosis, rules):
         where = {"inference": "", "forward": " in the forward", "backward": " in the backward"}[graph.direction]
         deciding = listing(map(convolution_words, deciding_convolutions(decision)), 2)
-        message = f"layout optimization vetoed{where} by {decision.rule}: {decision.explanation}"
+        by = "" if decision.rule == "not-said" else f" by {decision.rule}"
+        message = f"layout optimization vetoed{where}{by}: {decision.explanation}"
         yield veto_finding(LD202, diagnosis, trial, decision, message + phrase("; decided by {}", deciding))
 
 

@@ -12,7 +12,7 @@ from layoutdoctor.words import count_of, listing
 
 _REASONS = {
     "grouped-convolution": "grouped, with more than one channel per group",
-    "smaller-out-channels": "a weight whose first size is at most half its second, with a kernel larger than 1",
+    "smaller-out-channels": "weight.size(0) at most half of weight.size(1), with a kernel larger than 1",
 }
 
 

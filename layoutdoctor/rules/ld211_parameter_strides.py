@@ -30,7 +30,7 @@ def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
         yield LD211.finding(
             trial.name,
-            f"recompilation because of {owner} strides, though no shape changed: {len(strided)} of "
+            f"recompilation because of {owner} strides, though its shape did not change: {len(strided)} of "
             f"{count_of(len(trial.recompile_reasons), 'reason')}, {listing(named, 2)}",
             (
                 "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "

@@ -60,7 +60,7 @@ def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
     seen = set[_Problem]()
     for first, second in evidence.format_pairs(diagnosis, "inductor", "eager"):
         there, here = _by_problem(first), _by_problem(second)
-        for key in there.keys() & here.keys() - seen:
+        for key in [key for key in there if key in here and key not in seen]:
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
             is_other_kernel = len(slow.kernels) == len(fast.kernels) and set(slow.codes) != set(fast.codes)
             is_large = takes_at_least(slow.trial, slow.seconds, _LEAST_SHARE_OF_CONVOLUTION)

@@ -75,10 +75,11 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
         if others
         else None,
     )
+    source = ": its source is in the JSON" if worst.source else ""
     return LD306.finding(
         account.slower,
         joined(facts),
-        joined((use_faster(diagnosis, account), "report the kernel to PyTorch: its source is in the JSON")),
+        joined((use_faster(diagnosis, account), f"report the kernel to PyTorch{source}")),
         severity=severity_of_rows(diagnosis, account, rows),
         at=_place_of_kernel(diagnosis, account, worst),
         evidence=[name for row in rows for name in row.slower_kernels],

@@ -33,7 +33,7 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
     if not times.computes_right("eager"):
         too = "" if trial.name == "eager" else "eager differs too: "
         return (
-            f"{too}the model is random, or float32 is not exact enough for it",
+            f"{too}the model is random, or its dtype is not exact enough",
             "make the model deterministic (no dropout, a fixed seed) before its configurations are compared",
         )
     if evidence.is_channels_last(trial) and not times.computes_right(last):
@@ -51,8 +51,10 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
                 'compile with options={"layout_optimization": False} until torch is fixed; '
                 "report the bug to PyTorch, with the reproducer",
             )
+    eager = diagnosis.measured_trial("eager")
+    is_compiled = trial.configuration.backend == "inductor" and eager is not None and eager.is_right
     return (
-        "those of eager do not differ, so compiling is the cause" if diagnosis.find_trial("eager") is not None else "",
+        "those of eager do not differ, so compiling is the cause" if is_compiled else "",
         "do not use this configuration; report the bug to PyTorch, with the reproducer",
     )
 

@@ -20,7 +20,7 @@ def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
         cause = _cause(diagnosis, trial, {g.parameter for g in gradients})
         yield LD504.finding(
             trial.name,
-            f"{count_of(len(gradients), 'gradient')} in its parameter's order, with other strides "
+            f"{count_of(len(gradients), 'gradient')} in the order of the parameter, with other strides "
             f"({listing(pairs, 1)}): 'Grad strides do not match bucket view strides' is spurious "
             f"(pytorch #47163){cause}",
             None,

@@ -65,7 +65,7 @@ _COMPILED_BEFORE = (
 )
 _COMPILED_WITHIN = (
     "the block compiled while it ran, so no kernels were recorded: mark its steps (seen.step() after each, three at "
-    "the least), or run the model once before the block, if it is not to be compiled in it"
+    "the least), or run the model once before the block, to compile it outside the block"
 )
 
 _NOTHING = "nothing ran in it"
@@ -111,7 +111,7 @@ class Profile:
 
     # ------------------------------------------------------------------------------------------ the block
     def __enter__(self) -> Profile:
-        if self._is_open or self._seen is not None:
+        if self._is_open or self._is_over:
             raise UsageError("cannot enter a block of profile() twice: make a new one with layoutdoctor.profile()")
         self._is_open = True
         self._name, self._owner = self._name or _name_of(sys._getframe(1)), (os.getpid(), threading.get_ident())
@@ -137,6 +137,10 @@ class Profile:
             self._seen = self._recording_of(traces)
         except Exception as error:  # the program goes on without a report
             self._broken = first_line(error)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._seen is not None or self._broken is not None
 
     @property
     def is_here(self) -> bool:
@@ -333,7 +337,8 @@ class Profile:
         if self._broken is not None:
             raise TraceError(f"cannot diagnose the block of layoutdoctor.profile(): {self._broken}")
         if self._seen is None:
-            raise UsageError("cannot diagnose yet: the block of layoutdoctor.profile() has not ended")
+            why = "has not ended" if self._is_open else "was not entered"
+            raise UsageError(f"cannot diagnose yet: the block of layoutdoctor.profile() {why}")
         return self._seen
 
     @property
@@ -392,7 +397,7 @@ class Profile:
         return str(self.diagnosis) if self._seen is not None else self._broken or repr(self)
 
     def __repr__(self) -> str:
-        state = "open" if self._is_open else "not entered" if self._seen is None else "over"
+        state = "open" if self._is_open else "over" if self._is_over else "not entered"
         return f"<layoutdoctor.profile of {self._name or _UNNAMED}: {state}, {count_of(self.step_count, 'step')}>"
 
     def _repr_html_(self) -> str:

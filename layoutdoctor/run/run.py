@@ -112,13 +112,13 @@ class Eager:
         self._note(ran.notes)
 
     def wait(self) -> None:
-        """Waits for the reference, which is None if its process is lost. Raises ``SubjectError`` if the model fails."""
+        """Waits for the reference, which is None if its process is lost, or if the model fails in a second run."""
         if self._is_waited_for:
             return
         self._is_waited_for = True
         try:
             self._note(self.host.process.answer(Ran).notes)
-        except LostError as lost:
+        except (LostError, SubjectError) as lost:
             self.reference = None
             self._note((f"outputs were not compared: computing the reference failed: {lost}",))
         finally:

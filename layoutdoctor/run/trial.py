@@ -43,7 +43,7 @@ from layoutdoctor.subjects.prepare import (
     prepare,
     same_preparation_key,
 )
-from layoutdoctor.words import joined
+from layoutdoctor.words import count_of, joined
 from layoutdoctor.workers.messages import Checked, Compiled, Failed, MeasuredMemory, Profiled, Ready, Turned
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
     )
     if lowering.failures:
         first, *others = lowering.failures
-        more = f" (and {len(others)} further graphs)" if others else ""
+        more = f" (and {count_of(len(others), 'further graph')})" if others else ""
         failure = Failure(kind=_TARGET, message=first + more, log="\n".join(lowering.failures) if others else None)
     elif not capture.graphs:
         why = f" ({capture.graph_break_reasons[0]})" if capture.graph_break_reasons else ""

@@ -184,7 +184,10 @@ def _notes_on_machine(device: str) -> tuple[str, ...]:
     if not torch.backends.mkldnn.is_available():
         return ("this torch was built without oneDNN: convolutions run in ATen's own code",)
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        return ("this processor has no AVX2: oneDNN and Inductor run slow general code, which says little of others",)
+        return (
+            "this processor has no AVX2: oneDNN and Inductor run slow general code, so its times say little about "
+            "other processors",
+        )
     return ()
 
 

@@ -216,7 +216,7 @@ def _what_happened(error: BaseException, name: str, file: str | None) -> str:
     place = f" ({Path(str(file)).name}:{lines[-1]})" if lines else ""
     if isinstance(error, SystemExit):
         called = f"it called sys.exit({error.code if error.code is not None else ''}){place}"
-        return f"{called}; put what is a script under `if __name__ == '__main__':`"
+        return f"{called}; move the script's statements under `if __name__ == '__main__':`"
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"it imports {error.name!r}, which is not installed{place}; install the package that has it"
     if isinstance(error, ImportError) and "relative import" in str(error) and file is not None:

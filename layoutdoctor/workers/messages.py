@@ -380,7 +380,7 @@ class NoMessageError(ClosedError):
     """The process at the other end sent bytes that are not a message."""
 
     def __init__(self) -> None:
-        super().__init__("it sent what is no message")
+        super().__init__("it sent bytes that are not a message")
 
 
 class Channel:

@@ -116,7 +116,8 @@ def busy_seconds() -> float | None:
     with contextlib.suppress(Exception):
         usable = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
-        return sum(sum(one) - one.idle - getattr(one, "iowait", 0.0) for n, one in enumerate(times) if n in usable)
+        idle = ("idle", "iowait", "guest", "guest_nice")  # the times of guests are in those of the user already
+        return sum(sum(one) - sum(getattr(one, i, 0.0) for i in idle) for n, one in enumerate(times) if n in usable)
     return None
 
 

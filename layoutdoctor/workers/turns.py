@@ -263,7 +263,7 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
 
     Records five iterations of a configuration that was started again, and three of any other one; fewer if they take
     long. An iteration whose kernels seem to take longer than the call does not count, and another one is recorded, up
-    to seven in all.
+    to two.
 
     Args:
         workers: Any workers; those that were profiled already are left out.
@@ -279,7 +279,8 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
             spent[worker] += time.monotonic() - begin
             count = sum(not contradicts_call(one) for one in worker.iterations)
             is_enough = spent[worker] > (_PROFILES_SECONDS if number + 1 >= _FEWEST_PROFILES else _LONG_PROFILE_SECONDS)
-            if not goes_on or is_enough or count >= (_MOST_PROFILES if worker.starts else _FEWEST_PROFILES):
+            wanted = _MOST_PROFILES if worker.starts else _FEWEST_PROFILES
+            if not goes_on or is_enough or count >= wanted or number + 1 >= wanted + _MOST_PROFILES_AGAIN:
                 taking.remove(worker)
         on_round(min(1.0, (number + 1) / _MOST_PROFILES))
         if not taking:

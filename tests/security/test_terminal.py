@@ -145,6 +145,10 @@ def test_no_line_of_a_report_is_a_command_of_the_ci_service(
 
 def test_without_the_service_a_report_is_as_it_is() -> None:
     assert without_workflow_commands("a ::b\n  c::d\n") == "a ::b\n  c::d\n"
+    for written in ('{"a": "##[b]"}', '["##[b]"]'):
+        changed = without_workflow_commands(written)
+        assert "##[" not in changed
+        assert json.loads(changed) == json.loads(written)
     assert without_workflow_commands("\n  ::error::x\n\n::y\n") == "\n  : :error::x\n\n: :y\n"
 
 

@@ -363,7 +363,7 @@ def test_C27_the_warning_about_gradient_strides_is_called_spurious() -> None:
         (64, 1, 1, 1),
         (64, 1, 64, 64),
     )
-    assert tells(finding, "in its parameter's order ... is spurious ... 47163")
+    assert tells(finding, "in the order of the parameter ... is spurious ... 47163")
     assert finding.suggestion is None
     assert trial_of(diagnosis, "eager").gradient_layouts == ()
     assert [c for c in found if c.source is not None and c.source.shape[2:] == (1, 1)] == []

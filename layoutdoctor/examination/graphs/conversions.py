@@ -147,7 +147,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout in which a buffer is written; None if no call did."""
     for node in flow.nodes_of(buffer):
-        before, after = layout_or_unknown(flow.argument(node)), layout_or_unknown(node)
+        before, after = layout_or_unknown(flow.argument(node, copied_position(node))), layout_or_unknown(node)
         is_change = before.shape == after.shape and layout_change(before, after) != "none"
         is_target = after.shape == target.shape and layout_change(after, target) == "none"
         if is_user_call(node) and is_change and is_target:
@@ -163,6 +163,11 @@ def is_user_call(node: FxNode) -> bool:
 def is_copy(node: FxNode) -> bool:
     """Whether a node copies a tensor."""
     return base_name(node.target) in _COPIES
+
+
+def copied_position(node: FxNode) -> int:
+    """The position of the tensor that a copy reads; the first input of ``copy_`` is the tensor that it writes."""
+    return 1 if base_name(node.target) in ("copy", "copy_") else 0
 
 
 def _kind(flow: Flow, source_name: str, gradients: set[str]) -> TensorKind:
@@ -216,7 +221,7 @@ def _cause(
     if asked is not None:
         return f"the model's own .{asked.called}() asks for it"
     if role == "exit" and flow.graph.direction == "backward":
-        return "a gradient is returned in the strides of what it belongs to"
+        return "a gradient is returned in the strides of its parameter or input"
     if role == "exit":
         return "the caller is given the strides that eager returns (keep_output_stride)"
     if required_by:
@@ -361,7 +366,7 @@ def _with_tensor(
 ) -> Conversion:
     """Adds to a copy the facts that follow from its node: the copied tensor, the owner, and the cause of the copy."""
     port, kind = _port_and_kind(node, nodes, source, target)
-    read = [nodes[name] for name in node.inputs if name in nodes]
+    read = [nodes[name] for name in node.inputs[copied_position(node) :] if name in nodes]
     dtype = read[0].dtype if read else None
     target_dtype, facts = node.dtype, dict[str, Any]()
     if is_convolution_target(node.target):
@@ -394,7 +399,8 @@ def _port_and_kind(
     read = [nodes[name] for name in node.inputs if name in nodes]
     if not is_convolution_target(node.target):
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
-        return port, "weight" if read and read[0].tensor == "weight" else made_here
+        copied = read[copied_position(node) :]
+        return port, "weight" if copied and copied[0].tensor == "weight" else made_here
     of_its_sizes = {each.tensor for each in read if layout_or_unknown(each).shape == source.shape}
     if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
@@ -419,7 +425,7 @@ def _fits(node: FxNode | None, layout: Layout | None) -> bool:
 def _source_value(node: FxNode, port: str | None) -> str | None:
     """The value that is copied: the input of this port, or the first input of a node that is a copy; else None."""
     side, _, number = (port or "").partition(" ")
-    position = int(number) if side == "input" else 0
+    position = int(number) if side == "input" else copied_position(node)
     is_known = side == "input" or (side == "output" and is_copy(node))
     return node.inputs[position] if is_known and position < len(node.inputs) else None
 

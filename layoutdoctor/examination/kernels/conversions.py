@@ -63,7 +63,7 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[La
         reason = "what oneDNN converts within its operations is in its own log (ONEDNN_VERBOSE=1), not in a trace"
         yield Lack(part="kernels_of_library", reason=reason)
     if not len(trace.operations) and are_of_an_engine(trace.names[name] for name in trace.kernels.name.tolist()):
-        reason = "a TensorRT engine names its layers only where it was built with ProfilingVerbosity.DETAILED"
+        reason = "a TensorRT engine names its layers only if it was built with ProfilingVerbosity.DETAILED"
         yield Lack(part="operations", reason=reason)
     elif not len(trace.operations):
         reason = (

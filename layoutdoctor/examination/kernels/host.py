@@ -122,7 +122,7 @@ def summarize_host(
     seconds, names = sum(kernel.seconds or 0.0 for kernel in opaque), distinct(kernel.name for kernel in opaque)
     calls = f"{listing(names)} ({count_of(len(opaque), 'call')}, {format_seconds(seconds)})"
     lack = Lack(part="kernels_of_library", reason=f"conversions within {calls}: no log of its library shows them")
-    summary = summarize(kernels, conversions, unread + len(opaque), sources, (*lacks, lack))
+    summary = summarize(kernels, conversions, unread, sources, (*lacks, lack))
     return msgspec.structs.replace(summary, undecided_count=len(opaque), undecided_seconds=seconds)
 
 

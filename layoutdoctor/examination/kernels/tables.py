@@ -204,7 +204,7 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         )
         yield Lack(part="kernels_of_library", reason=reason)
     if table.is_nested:
-        reason = "times of operations include those of the ones that they called, so they have no sum"
+        reason = "times of operations include the operations that they called, so they cannot be added up"
         yield Lack(part="times", reason=reason)
     elif unlisted_seconds and table.rows:
         all_rows = _ALL_ROWS if table.source in ("key_averages", "operation_averages") else ""

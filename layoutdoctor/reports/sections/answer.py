@@ -377,7 +377,7 @@ def _static_notes(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         count, cards = diagnosis.subject.convolution_module_count, shown.decisions
         is_outside = bool(count and cards) and len(cards) == len(shown.graphs)
         is_outside = is_outside and not any(card.convolution_count for card in cards)
-        outside = f"no graph holds any of the model's convolutions ({count}), so nothing is known about them"
+        outside = f"no graph holds any of the model's convolutions ({count}), so their decision is unknown"
         yield "Decision", outside if is_outside else decision_sentence(shown, in_full=True)
         yield "Converts", conversions_sentence(shown) or "no conversion in the graphs"
     yield "Sizes", _sizes_sentence(diagnosis)

@@ -102,11 +102,11 @@ def _trace_headline(comparison: TraceComparison) -> str:
     if comparison.is_empty:
         return "Nothing in common: no operation, kernel or module is in both traces, so these are different runs"
     if comparison.overlap.is_small:
-        return f"These two seem to be different runs: {_overlap_words(comparison)} in common"
+        return f"They seem to be different runs: {_overlap_words(comparison)} in common"
     if comparison.is_same:
         return "No difference: all numbers of the two traces are equal"
     if comparison.unequal_work is not None:
-        return f"These two seem not to have done the same work: {clean(comparison.unequal_work)}"
+        return f"The traces seem to have done different work: {clean(comparison.unequal_work)}"
     return _saved(comparison)
 
 

@@ -104,7 +104,7 @@ def _lines(policy: Policy) -> Iterator[str]:
         )
     if len({case.shapes for case in policy.cases}) > 1:
         once = f" ({shown_name(SYMBOLIC_SIZES)})" if _is_tried_with_symbols(policy) else ", which were not measured"
-        yield f"Each shape is compiled with its own sizes; a model compiled once for all gets symbolic sizes{once}"
+        yield f"Each shape is compiled with its own sizes; a model compiled once gets symbolic sizes{once}"
     if policy.mode == "training" and len({case.use for case in policy.cases}) > 1:
         yield "In training all calls update one model: use the best single choice for all of them"
     elif policy.how is not None and _leaves_something_out(policy):

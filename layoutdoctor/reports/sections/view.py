@@ -224,11 +224,8 @@ def _not_understood(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _gaps_of(trial: Trial) -> Iterator[str]:
     kernels = trial.kernel_summary
-    unread = kernels.not_understood_count
-    if trial.configuration.backend != "recorded":  # the lacks name its undecided kernels
-        unread -= kernels.undecided_count
-    if unread:
-        yield f"{count_of(unread, 'event or kernel', 'events or kernels')} could not be read"
+    if kernels.not_understood_count:
+        yield f"{count_of(kernels.not_understood_count, 'event or kernel', 'events or kernels')} could not be read"
     if not trial.is_static:
         yield from (clean(lack.reason, 300) for lack in kernels.lacks)
     yield from _possible(kernels)

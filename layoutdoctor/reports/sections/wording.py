@@ -38,7 +38,7 @@ _INSTALLED = re.compile(r"(?:^|/)((?:site|dist)-packages/.+)$")
 _ELSEWHERE = re.compile(r"[/~<]|[A-Za-z]:")
 _NO_FILE = re.compile(r"^<[^/]*$")  # such as <string>; <path>/model.py is a file whose folders were taken out
 _SENTENCE_END = re.compile(r"(?<=[.!?;]) ")
-_OPTION = re.compile(r"--(budget|configurations|mode|target)(?: ([a-z][\w,-]*))?")
+_OPTION = re.compile(r"--(budget|configurations|lower-for|mode|target)(?: ([a-z][\w,-]*))?")
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:

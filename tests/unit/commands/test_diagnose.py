@@ -217,7 +217,7 @@ def test_a_stop_prints_and_saves_what_was_measured_and_says_how_to_continue(
     assert "ended from outside (SIGTERM)" in captured.out
     assert captured.err.splitlines() == [
         "layoutdoctor: interrupted; the report holds what was measured until then",
-        f"layoutdoctor: continue with: python -m layoutdoctor m.py -q --output {path} --force",
+        f"layoutdoctor: run again with: python -m layoutdoctor m.py -q --output {path} --force",
     ]
     assert load(path).interrupted == "ended from outside (SIGTERM)"
 

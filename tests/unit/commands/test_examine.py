@@ -88,7 +88,7 @@ def test_a_broken_one_is_named_and_the_others_are_examined_if_there_are_any(
     assert main(["examine", str(folder / "empty"), str(folder / "eager.recording")]) == 3
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no file in it ends in .recording; name a folder of recordings, or the file itself; " in line
+    assert "no file in it ends in .recording; name a folder of recordings, or a recording; " in line
     assert line.endswith("it is empty; expected what --save-recordings wrote (NAME.recording)")
 
 

@@ -118,7 +118,7 @@ def test_a_folder_is_of_one_target_and_its_options_but_for_limits(
     limits = msgspec.structs.replace(REQUEST, timeout_seconds=3.0, budget_seconds=9.0, command="another")
     Folder(folder, limits).locked.close()
 
-    with pytest.raises(UsageError, match="it is of another target, or of other options; give the same"):
+    with pytest.raises(UsageError, match="it has another target or other options; give the same"):
         Folder(folder, msgspec.structs.replace(REQUEST, **changes))
 
 

@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_read_does_not_cost_the_others_and_one_output_for_
     status = main(["show", str(PATCH_EMBED), str(WAN), "--output", str(tmp_path / "d.json")])
 
     assert status == 2
-    assert "examine them one at a time" in capsys.readouterr().err
+    assert "examine one file at a time" in capsys.readouterr().err
 
 
 def test_a_trace_without_kernels_concludes_nothing_and_one_without_conversions_is_done(
@@ -146,9 +146,7 @@ def test_what_is_none_of_these_is_refused_in_one_sentence(tmp_path: Path, capsys
         assert message in err
         assert len(err.splitlines()) == 1
     assert main(["show", str(tmp_path)]) == 3
-    assert (
-        "no file in it ends in .recording; name a folder of recordings, or the file itself" in capsys.readouterr().err
-    )
+    assert "no file in it ends in .recording; name a folder of recordings, or a recording" in capsys.readouterr().err
 
 
 def test_each_file_is_shown_as_what_it_is_under_each_name_of_the_command(

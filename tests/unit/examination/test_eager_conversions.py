@@ -169,6 +169,16 @@ def read_by_a_convolution(source: Layout, **changes: Any) -> Conversion:
             {"dtype": "float32", "target_dtype": "bfloat16", "bytes_moved": 6 * 2 * 8 * 6 * 6},
         ),
         (
+            "a copy into a tensor that is there",
+            of_a_node(
+                a_node("copied", "aten.copy_.default", ("y", "w"), layout=contiguous(KERNEL.shape), called="copy_"),
+                others=(X, Y, W),
+                source=KERNEL,
+                target=contiguous(KERNEL.shape),
+            ),
+            {"tensor": "weight", "source_value": "w", "dtype": W.dtype},
+        ),
+        (
             "no node is known for it",
             only(graph(X), tree(None, copied(LAST, PLAIN), "aten::somewhere")),
             {

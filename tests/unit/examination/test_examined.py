@@ -28,7 +28,7 @@ def an_examined_trial(**changes: Any) -> Trial:
     [
         (a_failed_trial("inductor", "g++ is missing"), "it failed (compile): g++ is missing"),
         (Trial(configuration=a_trial().configuration, status="timed_out"), "it timed out"),
-        (an_examined_trial(status="skipped"), "it skipped"),
+        (an_examined_trial(status="skipped"), "it was skipped"),
         (an_examined_trial(is_static=True), "nothing ran, so what libraries convert is not known"),
         (an_examined_trial(kernels=None), "its kernel list was not recorded"),
         (an_examined_trial(kernels=kernels(count=0)), "no kernel was recorded"),

@@ -63,6 +63,14 @@ def test_a_copy_that_the_models_own_line_asked_for_is_the_users(called: str) -> 
     assert found.cause == f"the model's own .{called}() asks for it"
 
 
+def test_a_copy_into_a_tensor_that_is_there_is_of_the_tensor_that_it_reads() -> None:
+    facts = {"layout": LAST, "called": "copy_", "is_called_directly": True}
+    into = a_node("copied", "aten.copy.default", ("target", "x"), **facts)
+    target = a_placeholder("target", LAST)
+    found = only(graph(made(a_read("x", PLAIN), origins=("copied",)), nodes=(target, into)))
+    assert (found.owner, found.cause) == ("user", "the model's own .copy_() asks for it")
+
+
 @pytest.mark.parametrize(
     "node",
     [
@@ -90,4 +98,4 @@ def test_what_the_caller_is_given_is_an_exit_and_what_is_saved_is_none() -> None
 
     found = only(graph(CALL, kept, direction="backward"))
 
-    assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of what it belongs to")
+    assert (found.role, found.cause) == ("exit", "a gradient is returned in the strides of its parameter or input")

@@ -16,7 +16,7 @@ from layoutdoctor.errors import RecordError
 from layoutdoctor.examination.examine import examine
 from layoutdoctor.privacy import Surroundings, scrub
 from layoutdoctor.recording.reading import read_recorded
-from layoutdoctor.recording.recording import Iteration, Recording, busy_nanoseconds, busy_time
+from layoutdoctor.recording.recording import NONE, Iteration, Recording, busy_nanoseconds, busy_time
 from layoutdoctor.recording.saved import load_recording, pack, save_recording, unpacked_column
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -140,9 +140,9 @@ EVENTS = "recording__iterations__1__events"
     ("changes", "reason"),
     [
         ({f"{EVENTS}__operations__name": b"\x01\x00"}, "operations.name has 1 entries, expected 4"),
-        ({f"{EVENTS}__operations__name": NINE}, "operations.name points outside of what it numbers (4 entries)"),
-        ({f"{EVENTS}__operations__thread": b"\x01\xfe\xfe\xfe\xfe"}, "operations.thread points outside"),
-        ({f"{EVENTS}__operations__arguments": NINE}, "operations.arguments points outside"),
+        ({f"{EVENTS}__operations__name": NINE}, "operations.name has an index outside its list of 4 entries"),
+        ({f"{EVENTS}__operations__thread": b"\x01\xfe\xfe\xfe\xfe"}, "operations.thread has an index outside"),
+        ({f"{EVENTS}__operations__arguments": NINE}, "operations.arguments has an index outside"),
         ({f"{EVENTS}__operations__start": b"\x01\x09\x08\x07\x06"}, "operations is not in the order of its starts"),
         ({f"{EVENTS}__operations__start": b"\x03\x09\x08\x07\x06"}, "a column of numbers is cut off"),
         ({f"{EVENTS}__operations__start": b""}, "expected a column of numbers"),
@@ -162,6 +162,11 @@ def test_one_that_contradicts_itself_is_said(tmp_path: Path, changes: dict[str, 
 
     assert reason in message
     assert message.endswith("record it again")
+
+
+def test_an_operation_whose_thread_was_not_recorded_is_read_again(tmp_path: Path) -> None:
+    recording = load_recording(changed(tmp_path, **{f"{EVENTS}__operations__thread": b"\x01\xff\xff\xff\xff"}))
+    assert set(recording.iterations[1].events.operations.thread.tolist()) == {NONE}
 
 
 def test_names_of_people_and_machines_are_taken_out_of_events_too() -> None:

@@ -117,7 +117,7 @@ def test_each_text_is_read(name: str, device: str, claim: str) -> None:
             [
                 "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
                 'sort_by="self_cuda_time_total" puts them first',
-                "times of operations include those of the ones that they called, so they have no sum",
+                "times of operations include the operations that they called, so they cannot be added up",
             ],
         ),
     ],

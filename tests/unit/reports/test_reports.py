@@ -241,6 +241,15 @@ def test_findings_with_one_cure_are_one_entry_with_all_places_and_the_cost_toget
     assert (alone.message, alone.others) == ("line 50", ())
 
 
+def test_kernels_that_may_convert_are_no_events_that_could_not_be_read() -> None:
+    summary = kernels(undecided_count=3, undecided_seconds=1e-3, sources=("profiler",))
+    for count, said in ((0, False), (2, True)):
+        trial = a_trial(kernels=msgspec.structs.replace(summary, not_understood_count=count))
+        text = render(a_diagnosis(trial, subject=a_subject(device="cuda")), "text")
+        assert (f"{count} events or kernels could not be read" in text) is said
+        assert "-" not in re.findall(r"(\S*) events or kernels", text)
+
+
 def test_a_failure_is_told_in_whole_sentences() -> None:
     message = f"no primitive for this; {'a second part that is long, ' * 6}and ends; do this"
     failed = msgspec.structs.replace(a_failed_trial(), failure=Failure(kind="run", message=message))
@@ -490,7 +499,7 @@ def test_a_target_whose_graphs_hold_no_convolution_of_the_model_says_so() -> Non
 
     notes = dict(build_answer(a_diagnosis(trial, subject=subject)).notes)
 
-    assert notes["Decision"] == "no graph holds any of the model's convolutions (4), so nothing is known about them"
+    assert notes["Decision"] == "no graph holds any of the model's convolutions (4), so their decision is unknown"
     assert notes["Converts"] == "no conversion in the graphs"
 
 

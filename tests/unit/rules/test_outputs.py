@@ -102,6 +102,9 @@ def test_the_cause_of_other_values_follows_from_the_other_configurations(told: T
         "The default that differs alone is an error and a bug to report",
         values(a_trial("eager"), different("inductor")),
     )
+    failed = a_trial("eager", status="failed", measurement=None, kernels=None, equivalence=None)
+    for eager, wrong in ((failed, different("inductor")), (a_trial("eager"), different(EAGER_LAST))):
+        assert "compiling is the cause" not in values(eager, wrong)[0].message
     told(
         "What is right without layout optimization comes with it",
         values(a_trial("eager"), different("inductor"), a_trial("inductor-layout-opt-off")),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import a_diagnosis, a_recommendation, a_trial
 
+import layoutdoctor.rules
 from layoutdoctor.diagnosis.answer import Finding
 from layoutdoctor.rules import ALL_RULES, Rule, run_rules
 
@@ -86,6 +87,19 @@ def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> No
     )
     rules = [Rule("LD901", "some-pattern", fail), Rule("LD101", "other", _finds(sound))]
     assert run_rules(a_diagnosis(), rules) == (sound, failed)
+
+
+def test_advice_that_raises_costs_no_finding_of_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advised(diagnosis: Diagnosis, finding: Finding) -> Finding:
+        if finding.code == "LD901":
+            raise KeyError("buf3")
+        return finding
+
+    monkeypatch.setattr(layoutdoctor.rules, "with_measured_cure", advised)
+    sound = a_finding("LD101", "warning")
+    rules = [Rule("LD901", "some", _finds(a_finding("LD901", "error"))), Rule("LD101", "other", _finds(sound))]
+    first, second = run_rules(a_diagnosis(), rules)
+    assert (first, second.message) == (sound, "rule failed: KeyError: 'buf3'")
 
 
 def a_finding(

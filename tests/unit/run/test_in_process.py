@@ -269,6 +269,22 @@ def test_a_diagnosis_that_is_asked_for_too_early_is_an_error(model: BackAndForth
         assert "open" in str(seen)
     with pytest.raises(UsageError, match="twice"):
         seen.__enter__()
+    with pytest.raises(UsageError, match="was not entered"):
+        layoutdoctor.profile().diagnosis  # noqa: B018
+
+
+def test_a_block_whose_recording_could_not_be_made_is_over(
+    model: BackAndForth, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, traces: Any) -> Any:
+        raise OSError("no space")
+
+    monkeypatch.setattr(in_process.Profile, "_recording_of", fail)
+    seen = run(model, images, 4)
+    assert ": over, 4 steps>" in repr(seen)
+    assert str(seen) == "OSError: no space"
+    with pytest.raises(UsageError, match="twice"):
+        seen.__enter__()
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True, "5"])

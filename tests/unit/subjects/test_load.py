@@ -152,7 +152,10 @@ def test_the_modules_that_a_function_uses_get_the_dtype_as_well(write: Callable[
             "each configuration converts each tensor by its rank",
         ),
         ("import not_there_at_all\n", "'not_there_at_all', which is not installed (model.py:3); install the package"),
-        ("import sys\nsys.exit(3)\n", "cannot load model.py: it called sys.exit(3) (model.py:4); put what is a script"),
+        (
+            "import sys\nsys.exit(3)\n",
+            "cannot load model.py: it called sys.exit(3) (model.py:4); move the script's statements",
+        ),
         (
             NET,
             "cannot find a model in model.py: looked for Model, get_module, get_model, model, found Net; "

@@ -150,10 +150,10 @@ def test_nothing_within_the_time_is_a_timeout_and_the_next_message_still_arrives
     [
         (b"\x00\x00", "it has ended"),
         (b"\x00\x00\x00\x09half", "it has ended"),
-        (b"a warning\n", "it sent what is no message"),
-        (b"\xff" * 64, "it sent what is no message"),
-        (b"\x00\x00\x00\x03\xc1\xc1\xc1", "it sent what is no message"),
-        (b"\x00\x00\x00\x0b\x81\xa4type\xa4Rude", "it sent what is no message"),
+        (b"a warning\n", "it sent bytes that are not a message"),
+        (b"\xff" * 64, "it sent bytes that are not a message"),
+        (b"\x00\x00\x00\x03\xc1\xc1\xc1", "it sent bytes that are not a message"),
+        (b"\x00\x00\x00\x0b\x81\xa4type\xa4Rude", "it sent bytes that are not a message"),
     ],
 )
 def test_what_is_no_message_is_the_end_of_the_conversation(data: bytes, words: str) -> None:
