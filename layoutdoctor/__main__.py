@@ -11,14 +11,11 @@ from typing import Any, NoReturn
 from layoutdoctor._version import __version__
 from layoutdoctor.commands import COMMAND_ALIASES, COMMANDS
 from layoutdoctor.commands.signals import Interrupted, ending_signals
-from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, print_text, say, say_error
+from layoutdoctor.commands.streams import logger, logging_to_stderr, open_standard_streams, say, say_error
 from layoutdoctor.errors import LayoutDoctorError
 
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"
-_FILES = ("TARGET", "FILE", "OLD", "NEW", "DIR", "SCRIPT", "SAVED.json", "PATH_OR_URL")
-"""Metavars of the arguments that a shell completes with names of files."""
-_COMPLETION = "--print-completion"
 _CHECK = "--check"
 """An option that selects the subcommand of the same name, if at most ``_TALK_OPTIONS`` come before it."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
@@ -30,7 +27,7 @@ The word 'diagnose' may be left out:
   layoutdoctor model.py --mode training --output report.md    a report for an issue
   layoutdoctor show trace.json.gz                             conversions in a recorded run
   layoutdoctor compare old.json new.json                      what changed between two versions
-  layoutdoctor --check                                        what of this machine bears on a diagnosis"""
+  layoutdoctor --check                                        what on this machine affects a diagnosis"""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -47,23 +44,6 @@ class OneLineParser(argparse.ArgumentParser):
         """Reports an error of the command line, and exits with status ``EXIT_USAGE``."""
         say_error(f"{message}{self.hint}; see {self.prog} --help")
         self.exit(EXIT_USAGE)
-
-
-class PrintCompletion(argparse.Action):
-    """Prints a script that completes the command line in a shell, and ends the process."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Builds a parser with the options of all subcommands, and prints its completion script."""
-        import shtab
-
-        whole = build_parser(*COMMANDS)
-        (subparsers,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-        for subparser in subparsers.choices.values():
-            for action in subparser._actions:
-                if action.metavar in _FILES:
-                    action.complete = shtab.FILE
-        print_text(shtab.complete(whole, values))
-        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,12 +117,6 @@ def build_parser(*commands: str) -> OneLineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_talk_options(parser)
-    parser.add_argument(
-        _COMPLETION,
-        choices=("bash", "zsh", "tcsh"),
-        action=PrintCompletion,
-        help="print a script that completes the command line in this shell",
-    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         aliases = [alias for alias, meant in COMMAND_ALIASES.items() if meant == name]
@@ -165,13 +139,11 @@ def _module_of(command: str) -> Any:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """Puts the subcommand first, ``diagnose`` if none is named; help, version and completion need no subcommand."""
+    """Puts the subcommand first, ``diagnose`` if none is named; help and version need no subcommand."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name == [_CHECK]:
         name = [_CHECK.removeprefix("--")]
-    if name and name[0].startswith(_COMPLETION):
-        return [*name, *rest]
     if name and (name[0] in COMMANDS or name[0] in COMMAND_ALIASES):
         return [*name, *words[:count], *rest]
     return [*name] if name and name[0] in ("-h", "--help", "--version") else [DEFAULT_COMMAND, *words]

@@ -15,6 +15,7 @@ import msgspec
 
 from layoutdoctor.diagnosis import Configuration, Conversion, Diagnosis, RedundantPair, Trial
 from layoutdoctor.diagnosis.accepted import AcceptedFile, accept, load_accepted
+from layoutdoctor.diagnosis.configurations import SETS
 from layoutdoctor.errors import InconclusiveError, UsageError
 from layoutdoctor.examination.counts import all_conversions_of
 from layoutdoctor.examination.gaps import examination_of
@@ -151,7 +152,7 @@ def _names_in(diagnosis: Diagnosis, configurations: object) -> tuple[str, ...]:
             names += [name.strip() for name in value.split(",") if name.strip()]
         else:
             raise UsageError(f"cannot use {value!r} as a configuration: expected a name such as 'inductor'")
-    return tried if names in (["default"], ["all"]) else tuple(names)
+    return tried if len(names) == 1 and names[0] in SETS else tuple(names)
 
 
 def _listed(values: object) -> tuple[object, ...]:

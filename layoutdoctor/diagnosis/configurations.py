@@ -87,11 +87,12 @@ ONCE_FOR_ALL_SIZES = msgspec.structs.replace(
 QUICK = "quick"
 
 
-_SETS = {
+SETS = {
     "default": DEFAULT_CONFIGURATIONS,
     "all": BUILTIN_CONFIGURATIONS,
     QUICK: tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
 }
+"""Configurations by the name that stands for several of them."""
 
 
 def choose_configurations(
@@ -198,8 +199,8 @@ def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: M
         return [configuration for part in choice for configuration in _expand(part, mode)]
     found: list[Configuration] = []
     for name in (part.strip() for part in choice.split(",")):
-        if name in _SETS:
-            found += [one for one in _SETS[name] if mode == "inference" or not one.freezes]
+        if name in SETS:
+            found += [one for one in SETS[name] if mode == "inference" or not one.freezes]
         elif name in _BY_NAME:
             found.append(_BY_NAME[name])
         elif name:

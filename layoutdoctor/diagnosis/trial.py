@@ -11,6 +11,7 @@ from layoutdoctor.diagnosis.lack import Lack
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.record import Count, Magnitude, NonNegativeSeconds, PositiveSeconds, Record
 from layoutdoctor.diagnosis.subject import Configuration, SourceLocation
+from layoutdoctor.errors import needs_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,6 +255,7 @@ class Trial(Observed, frozen=True, kw_only=True):
             UsageError: The trial is a recorded run, or would change a module that the given function uses.
             SubjectError: The model cannot be copied.
         """
-        from layoutdoctor.subjects.prepare import compile_for  # needs torch, so only on use
+        with needs_torch():
+            from layoutdoctor.subjects.prepare import compile_for
 
         return compile_for(model, self.configuration)

@@ -143,7 +143,8 @@ def test_what_was_found_in_what_was_named_fails_also_where_something_was_not_exa
     diagnosis = a_diagnosis(an_examined_trial(FIRST, name="eager"), a_failed_trial("inductor"))
 
     message_of(diagnosis, configurations=("eager", "inductor"))
-    message_of(diagnosis, configurations="default")
+    for name in ("default", "all", "quick"):
+        message_of(diagnosis, configurations=name)
     message_of(diagnosis, configurations="eager, inductor")
     with pytest.raises(InconclusiveError):
         assert_no_redundant_conversions(diagnosis)

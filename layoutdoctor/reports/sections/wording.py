@@ -140,7 +140,7 @@ def in_python(text: str) -> str:
     """Replaces the command's options in a text by arguments: ``configurations="all"``, ``budget_seconds``."""
 
     def argument(match: re.Match[str]) -> str:
-        name = "budget_seconds" if match[1] == "budget" else match[1]
+        name = "budget_seconds" if match[1] == "budget" else match[1].replace("-", "_")
         return f'{name}="{match[2]}"' if match[2] else name
 
     return _OPTION.sub(argument, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ TRACE = str(TESTS / "traces" / "h100_vit_patch_embed.json.gz")
 
 def test_without_a_word_the_help_is_printed_and_the_usage_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version]\n")
+    assert capsys.readouterr().out.startswith("usage: layoutdoctor [-h] [-q | -v] [--version] COMMAND ...\n")
 
 
 def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,23 +43,6 @@ def test_every_command_has_its_line_and_the_version(capsys: pytest.CaptureFixtur
     for words in (["--version"], ["model.py", "--version"], *([name, "--version"] for name in COMMANDS)):
         assert main(words) == 0
         assert capsys.readouterr().out == f"layoutdoctor {__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [(["tr"], "trace"), (["show", "--form"], "--format"), (["diagnose", "--mode", ""], "inference training")],
-)
-def test_a_shell_completes_commands_options_and_values(
-    words: list[str], completed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--print-completion", "bash"]) == 0
-    (tmp_path / "completion").write_text(capsys.readouterr().out)
-    typed = f"COMP_WORDS=({shlex.join(['layoutdoctor', *words])}); COMP_CWORD={len(words)}"
-    ask = f'source completion; {typed}; _shtab_layoutdoctor; echo "${{COMPREPLY[@]}}"'
-
-    shell = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True)
-
-    assert shell.stdout.strip() == completed
 
 
 def test_quiet_and_verbose_go_before_every_command_and_after_it(capsys: pytest.CaptureFixture[str]) -> None:
