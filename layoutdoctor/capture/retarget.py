@@ -134,7 +134,7 @@ class TargetLowering:
     def _lower(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any
     ) -> Callable[..., Any]:
-        """Lowers one graph for the target; returns a function that runs the traced graph on the CPU."""
+        """Lowers one graph for the target; returns a function that makes its outputs on the CPU."""
         from torch._functorch.aot_autograd import make_boxed_func
         from torch._inductor import compile_fx
 

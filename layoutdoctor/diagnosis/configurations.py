@@ -159,8 +159,8 @@ def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str,
         for name in ("dynamic", "fullgraph"):
             if name in one.compile_arguments:
                 raise UsageError(
-                    f"cannot compile a package with {name}={one.compile_arguments[name]!r}: AOTInductor compiles an "
-                    "exported program, whole and for the sizes of the example input; leave it out"
+                    f"cannot compile a package with {name}={one.compile_arguments[name]!r}: AOTInductor exports the "
+                    f"model whole, for the example input's sizes; leave out {name}"
                 )
         chosen.append(msgspec.structs.replace(one, name=f"{AHEAD_OF_TIME}{one.name}", ahead_of_time=True))
     return tuple(chosen)
@@ -185,11 +185,12 @@ def check_package(package: str | os.PathLike[str], mode: Mode, target: str | Non
 
 
 def name_without_cures(configuration: Configuration) -> str:
-    """Returns the name of the configuration to which the cures were added."""
-    name = configuration.name
-    for cure in reversed(configuration.cures):
-        name = name.removesuffix(f"+{cure.name}")
-    return name
+    """Returns the name of the configuration to which the first cure was added."""
+    return (
+        configuration.name.partition(f"+{configuration.cures[0].name}")[0]
+        if configuration.cures
+        else configuration.name
+    )
 
 
 def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: Mode) -> list[Configuration]:

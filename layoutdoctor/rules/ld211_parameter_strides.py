@@ -33,8 +33,8 @@ def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
             f"recompilation because of {owner} strides, though its shape did not change: {len(strided)} of "
             f"{count_of(len(trial.recompile_reasons), 'reason')}, {listing(named, 2)}",
             (
-                "update it in place (lerp_, copy_), which keeps its strides, or convert both models to one memory "
-                "format before the first call (pytorch #126241)"
+                "update it in place (lerp_, copy_), which keeps its strides, or assign only values with the "
+                "strides of the parameter (pytorch #126241)"
                 if are_parameters
                 else "give the tensor in one layout on every call (pytorch #126241)"
             ),

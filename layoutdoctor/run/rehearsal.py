@@ -110,7 +110,7 @@ def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
         what = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
         cure = "give inputs that the model accepts (--input, or example_input in Python)"
         if any(isinstance(value, (tuple, list, dict)) for value in subject.args):
-            cure += "; a tuple holds positional arguments, a dict arguments by their names"
+            cure += "; a tuple holds positional arguments, a dict holds keyword arguments"
         devices = sorted({str(tensor.device) for tensor in all_tensors(subject)})
         if len(devices) > 1:
             cure = f"its weights and inputs are on {listing(devices)}: move all to one device"

@@ -115,10 +115,10 @@ class TrialWork:
 
     def compile(self) -> Compiled:
         """
-        Makes the first calls: in a compiled configuration under capture, and with a target only to lower the graphs.
+        Makes the first calls, under capture if compiled; with a target, only lowers the graphs.
 
-        In training only the forward runs, so that forks of this process can still run a backward. Raises any exception
-        of the model or torch, and ``LayoutDoctorError`` without a C++ compiler.
+        Without a target, training runs only the forward, so that forks of this process can still run a backward.
+        Raises any exception of the model or torch, and ``LayoutDoctorError`` without a C++ compiler.
         """
         step = self.step
         if self._target is not None:

@@ -268,11 +268,11 @@ def _can_be_trained(output: torch.Tensor) -> bool:
 
 def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
     """
-    Makes the gradient of the loss by one output; None if the output takes no gradient.
+    Makes the loss's gradient for one output; None if the output takes no gradient.
 
     The gradient depends only on the output's index and shape, so it is the same in every configuration. Its values are
-    multiples of 1/8 from -2 to 2 without 0. Every floating-point type holds them exactly, so the float64 reference
-    starts from the same values. A scalar output counts as the loss itself.
+    multiples of 1/8 from -2 to 2 without 0. Floating-point types of 16 bits and more hold them exactly, so the
+    float64 reference starts from the same values. A scalar output counts as the loss itself.
     """
     if not _can_be_trained(output):
         return None

@@ -117,7 +117,7 @@ def _inside(model: Any) -> tuple[Any, str] | None:
         inner = dict(model.named_children()).get("_orig_mod")
     else:
         inner = getattr(model, "_torchdynamo_orig_callable", None)
-    note = "was compiled already: the model inside was diagnosed, and compiled again in every configuration"
+    note = "was compiled already: the model inside was diagnosed, and compiled as each configuration says"
     return None if inner is None else (inner, note)
 
 

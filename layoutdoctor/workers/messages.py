@@ -373,7 +373,7 @@ STATUS_FORKED = 70
 
 
 class ClosedError(Exception):
-    """The process at the other end has ended."""
+    """The other end of the channel is closed."""
 
 
 class NoMessageError(ClosedError):
@@ -415,7 +415,7 @@ class Channel:
             descriptor: An open file descriptor to send along; only with ``Opened``.
 
         Raises:
-            ClosedError: The process at the other end has ended.
+            ClosedError: The other end of the channel is closed.
         """
         if os.getpid() != self._owner:
             os._exit(STATUS_FORKED)
@@ -431,7 +431,7 @@ class Channel:
         Waits for the next message, and returns it with the descriptor that came with it, if any.
 
         Raises:
-            ClosedError: The process at the other end has ended.
+            ClosedError: The other end of the channel is closed.
             NoMessageError: The process at the other end sent bytes that are not a message.
             TimeoutError: No message came in time.
         """

@@ -313,7 +313,7 @@ class Places:
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
-        """Thread and time of each kernel's launch, or its operation; and start of the backward operation around it."""
+        """Thread and time of a kernel's launch, else of its operation; start of the backward operation around it."""
         operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]

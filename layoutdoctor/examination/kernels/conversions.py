@@ -1,4 +1,4 @@
-"""The facts that a recorded trace proves: conversions, round trips, the kernel list, sums by operation and module."""
+"""The facts that a recorded trace shows: conversions, round trips, the kernel list, sums by operation and module."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class Records:
 _CAUSES: dict[CopyKind, str | None] = {
     "converted": None,
     "permuted": "permutes dimensions, which is no change between memory formats",
-    "generated": "the generated kernel walks two dimensions apart, as one between two layouts does",
+    "generated": "the generated kernel runs in two dimensions, as a layout conversion usually does",
 }
 """The cause of a copy, by its kind; copies of other kinds are not listed as conversions."""
 

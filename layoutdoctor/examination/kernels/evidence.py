@@ -292,10 +292,10 @@ class _Group:
         self, conversion: LibraryConversion, place: int, fitting: Sequence[ConvolutionTensor]
     ) -> LibraryConversion:
         """
-        Adds one of several fitting tensors of a backward to a conversion, if all have one size and are converted once.
+        Assigns one of several fitting tensors of a backward, if their sizes are equal and each is converted once.
 
-        Each tensor is assigned once, so counts and bytes by kind of tensor are right in total. Which conversion is of
-        which tensor is not known, so the port has no number.
+        Each tensor is assigned once, so counts and bytes by kind of tensor are right in total. Which of them a
+        conversion reads is not known, so ``port`` has no index.
         """
         grid, direction = self.evidence.grid_of(conversion.row), self.classes[place].direction
         start = max((main for main in self.mains if main < place), default=-1) + 1

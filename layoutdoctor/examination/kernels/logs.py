@@ -99,7 +99,7 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> Iterator[Lack]:
     if log.partition_seconds:
         seconds = format_seconds(sum(log.partition_seconds))
         count = count_of(len(log.partition_seconds), "partition")
-        reason = f"what ran inside {count} of oneDNN Graph ({seconds}), as far as it has no lines of its own"
+        reason = f"what ran inside {count} of oneDNN Graph ({seconds}), unless the log lists it separately"
         yield Lack(part="kernels_of_library", reason=reason)
     if log.errors:
         reason = f"oneDNN reports {count_of(len(log.errors), 'error')}, first: {log.errors[0]}"

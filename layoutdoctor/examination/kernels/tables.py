@@ -199,8 +199,8 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         yield Lack(part="kernels_of_library", reason=reason)
     elif of_operations:
         reason = (
-            "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
-            'sort_by="self_cuda_time_total" puts them first'
+            "the table lists no kernels, so it does not show what libraries convert: from torch 1.8.1 on, "
+            'sort_by="self_cuda_time_total" puts kernels first'
         )
         yield Lack(part="kernels_of_library", reason=reason)
     if table.is_nested:

@@ -124,7 +124,7 @@ def test_a_copy_is_the_users_the_frameworks_or_the_compilers_and_a_permutation_i
     (found,) = facts(record).conversions
 
     assert (found.owner, found.direction, found.source, found.confidence) == ("compiler", "other", None, None)
-    assert found.cause == "the generated kernel walks two dimensions apart, as one between two layouts does"
+    assert found.cause == "the generated kernel runs in two dimensions, as a layout conversion usually does"
 
 
 def test_a_trace_without_operations_takes_no_longer_than_its_length() -> None:

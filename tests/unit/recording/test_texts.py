@@ -115,8 +115,8 @@ def test_each_text_is_read(name: str, device: str, claim: str) -> None:
         (
             "autograd_profiler_1_4.txt",
             [
-                "the table lists no kernels, which show what libraries convert: from torch 1.8.1 on, "
-                'sort_by="self_cuda_time_total" puts them first',
+                "the table lists no kernels, so it does not show what libraries convert: from torch 1.8.1 on, "
+                'sort_by="self_cuda_time_total" puts kernels first',
                 "times of operations include the operations that they called, so they cannot be added up",
             ],
         ),

@@ -23,6 +23,7 @@ from layoutdoctor.run.deriving import (
     on_a_gpu,
     single_cures,
     with_cures,
+    with_switch,
 )
 from layoutdoctor.workers.messages import Proposal
 
@@ -168,6 +169,7 @@ def test_all_that_help_are_tried_together(medians: dict[str, float], together: l
 
     assert names(chosen) == together
     assert all(name_without_cures(configuration) == "inductor" for configuration in chosen)
+    assert all(name_without_cures(with_switch(configuration)) == "inductor" for configuration in chosen)
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU

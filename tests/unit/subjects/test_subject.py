@@ -56,7 +56,7 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
     assert subject.model is model
     assert subject.notes == (
         "was wrapped in DataParallel: the module inside was diagnosed, on one device",
-        "was compiled already: the model inside was diagnosed, and compiled again in every configuration",
+        "was compiled already: the model inside was diagnosed, and compiled as each configuration says",
     )
     assert subject_from_python(model, IMAGE).notes == (
         "model.compile() had been called: the copies that are diagnosed are compiled again",
