@@ -204,8 +204,8 @@ class Run:
 
     def _has_formats(self) -> bool:
         """Whether a parameter or an input of the model can have a channels-last format."""
-        ranks = CHANNELS_LAST_BY_RANK.keys() & self._host.loaded.parameter_ranks
-        return bool(ranks) or not {"images", "frames"}.isdisjoint(self._eager.input_uses)
+        of_parameters = CHANNELS_LAST_BY_RANK.keys() & self._host.loaded.parameter_ranks
+        return bool(of_parameters) or not {"images", "frames"}.isdisjoint(self._eager.input_uses)
 
     def _worker(self, configuration: Configuration) -> Worker:
         """Makes the worker of a configuration, with the lines of code by which a user applies the configuration."""

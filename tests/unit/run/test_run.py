@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from builders import a_diagnosis, a_trial, recordings_of
-from fake_workers import NO_HOST, a_worker
+from fake_workers import CRASH, NO_HOST, a_worker
 
 from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.advice.choice import compare_trials, undecided
-from layoutdoctor.run.run import Run
+from layoutdoctor.run.run import Eager, Run
 from layoutdoctor.run.watching import Watch
 from layoutdoctor.workers import turns
 from layoutdoctor.workers.messages import Request
@@ -48,6 +49,19 @@ def test_a_model_has_formats_if_a_parameter_or_an_input_can_be_channels_last(
     host: Any = SimpleNamespace(loaded=SimpleNamespace(parameter_ranks=ranks))
     eager: Any = SimpleNamespace(on_gpu=False, head=HEAD, reference=None, input_uses=uses)
     assert Run(host, eager, Request(), Watch(lambda step: None))._has_formats() is has_formats
+
+
+@pytest.mark.parametrize("error", [CRASH, SubjectError("cannot run model.py: boom")])
+def test_a_second_eager_run_that_fails_costs_the_comparison_of_outputs(error: Exception) -> None:
+    def answer(kind: type) -> Any:
+        raise error
+
+    eager = Eager.__new__(Eager)
+    eager.host = cast("Any", SimpleNamespace(process=SimpleNamespace(answer=answer), end=lambda: None))
+    eager.reference, eager.head, eager._is_waited_for = "reference", HEAD, False
+    eager.wait()
+    assert eager.reference is None
+    assert eager.head.subject.notes[-1] == f"outputs were not compared: computing the reference failed: {error}"
 
 
 def test_two_configurations_between_which_the_advice_is_open_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
