@@ -22,7 +22,7 @@ _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
 _EPILOG = """\
-The word 'diagnose' may be left out:
+Examples ('diagnose' may be left out):
   layoutdoctor model.py                                       which configuration is fastest, and why
   layoutdoctor model.py --mode training --output report.md    a report for an issue
   layoutdoctor show trace.json.gz                             conversions in a recorded run

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Iterator
 
 NO_TORCH = (
-    "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models, "
-    "saved diagnoses can be read without it (layoutdoctor show SAVED.json)"
+    "cannot diagnose: torch is not installed; install it (https://pytorch.org) to diagnose models; "
+    "saved diagnoses can be read without torch (layoutdoctor show SAVED.json)"
 )
 
 

@@ -211,9 +211,7 @@ def _describe(diagnosis: Diagnosis, failing: list[_Wasted], max_share: float) ->
             lines.append(f"  and {len(pairs) - _MOST_NAMED} more")
         own = (one for one in diagnosis.findings if one.code == ROUND_TRIP.code and one.configuration == trial.name)
         lines += [f"  what to do: {text}" for text in distinct(finding.suggestion or None for finding in own)]
-    lines.append(
-        "To see all of it: print(layoutdoctor.diagnose(model, example_input)). To live with them: accepted=..."
-    )
+    lines.append("The whole report: print(layoutdoctor.diagnose(model, example_input)). To accept pairs: accepted=...")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ def test_diagnose_says_that_torch_is_missing() -> None:
 
     assert result.stderr.strip().splitlines()[-1] == (
         "layoutdoctor.errors.UnsupportedTorchError: cannot diagnose: torch is not installed; install it "
-        "(https://pytorch.org) to diagnose models, saved diagnoses can be read without it "
+        "(https://pytorch.org) to diagnose models; saved diagnoses can be read without torch "
         "(layoutdoctor show SAVED.json)"
     )
 

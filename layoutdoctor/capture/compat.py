@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 OLDEST = (2, 7)
 NEWEST = (2, 15)
 
-_CACHES = "fresh compiles of every configuration (a cache may answer, and then no graph is seen)"
-_DECISION = "why Inductor chose or left channels-last"
+_CACHES = "fresh compiles of every configuration (a cache hit would hide the graphs)"
+_DECISION = "why Inductor chose or refused channels-last"
 _GRAPHS = "compiled graphs: their nodes, buffers, conversions and generated code"
 _PACKAGES = "graphs that AOTInductor compiles"
 _BUFFERS = "buffers and conversions inside compiled graphs"
 _KERNELS = "names of generated kernels, and which buffers each of them writes"
 _BREAKS = "graph breaks and their reasons"
 _RECOMPILES = "why a graph was compiled again"
-_RECOMPILE_LIMITS = "a raised limit of recompiles (many configurations may meet torch's own)"
+_RECOMPILE_LIMITS = "a raised recompile limit (many configurations may reach torch's own limit)"
 _TRACED = "the text of the model for a reproducer, and lowering for a GPU that is not there"
 _EAGER = "operations of the eager iteration"
 _TARGET = "lowering for a GPU that is not there"
-_COMPILING_STEPS = "which steps of a running program compile (profile() records them as others)"
+_COMPILING_STEPS = "which steps of a running program compile (profile() cannot leave them out)"
 
 PRIVATE_NAMES: Mapping[str, str] = {
     "torch._inductor.config.fx_graph_cache": _CACHES,
     "torch._functorch.config.enable_autograd_cache": _CACHES,
     "torch._dynamo.config.recompile_limit": _RECOMPILE_LIMITS,
     "torch._dynamo.config.accumulated_recompile_limit": _RECOMPILE_LIMITS,
-    "torch._dynamo.config.suppress_errors": "errors of the compiler (it may fall back to eager code)",
+    "torch._dynamo.config.suppress_errors": "errors of the compiler (torch may run eager code instead)",
     "torch._inductor.config.layout_optimization": _DECISION,
     "torch._inductor.config.force_layout_optimization": _DECISION,
-    "torch._inductor.async_compile.AsyncCompile.pool": "C++ kernels built side by side",
-    "torch._inductor.cpp_builder.get_cpp_compiler": "a clear word about a missing C++ compiler",
+    "torch._inductor.async_compile.AsyncCompile.pool": "parallel builds of C++ kernels",
+    "torch._inductor.cpp_builder.get_cpp_compiler": "a clear error for a missing C++ compiler",
     "torch._inductor.graph.GraphLowering.decide_layout_opt": _DECISION,
     "torch._inductor.graph.GraphLowering.compile_to_module": _GRAPHS,
     "torch._inductor.graph.GraphLowering.codegen_with_cpp_wrapper": _PACKAGES,
@@ -163,7 +163,7 @@ def notes_on_torch(version: str | None = None, *, with_target: bool = False) -> 
     lost = _lost_names(with_target=with_target)
     is_checked = known is not None and known <= NEWEST
     if is_checked:
-        return (f"torch {text} lacks private names that are read; lost: {lost}",) if lost else ()
+        return (f"torch {text} lacks private names that layoutdoctor reads; lost: {lost}",) if lost else ()
     range_ = f"the versions layoutdoctor was checked with ({_dotted(OLDEST)} to {_dotted(NEWEST)})"
     unknown = f"torch {text} is newer than {range_}" if known is not None else f"torch {text} is none of {range_}"
     if lost:
@@ -359,7 +359,7 @@ def missing_cpp_compiler() -> str | None:
     except Exception as error:  # InvalidCxxCompiler, or what the search for a compiler raised
         return (
             "cannot compile for the CPU: Inductor found no working C++ compiler; install g++ (Debian: apt-get install "
-            f"g++) or set CXX, then run again; it said: {first_line(error)}"
+            f"g++) or set CXX, then run again; Inductor said: {first_line(error)}"
         )
     return None
 

@@ -265,7 +265,7 @@ def record_eager_iteration(
             step()
         gc.collect()  # a tensor that only a reference cycle holds is not held by the model
         names: dict[str, None] = {}
-        with recorder.noting("what the iteration returned"):
+        with recorder.noting("outputs of the iteration"):
             names = dict.fromkeys((*recorder.names_of(outputs()), *recorder.still_held()))
     return Graph(
         name="eager",

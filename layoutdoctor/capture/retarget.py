@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 DEVICE = torch.device("cuda", 0)
 
-NO_TRITON_NOTE = "Triton is not installed: the graphs were scheduled, but no kernels were generated, so none has a name"
-AUTOTUNING_NOTE = "autotuning times kernels on the device itself: lowered without it"
+NO_TRITON_NOTE = (
+    "Triton is not installed: the graphs were scheduled, but no kernels were generated, so kernels have no names"
+)
+AUTOTUNING_NOTE = "autotuning needs the device: lowered without autotuning"
 
 _AUTOTUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
 _FIXED_OPTIONS = {
@@ -94,7 +96,7 @@ class TargetLowering:
             notes.append(AUTOTUNING_NOTE)
         if self._cpu_operations:
             named = ", ".join(self._cpu_operations)
-            notes.append(f"traced on a CPU, so the graphs hold operations that a GPU has others for: {named}")
+            notes.append(f"traced on a CPU, so the graphs hold CPU-only operations: {named}")
         return tuple(notes)
 
     @contextlib.contextmanager

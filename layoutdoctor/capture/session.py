@@ -194,7 +194,7 @@ def _graph_record(
     with part("FX nodes"):
         fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets, names))
         fields["output_names"] = output_names(graph_module)
-    with part("what is not understood"):
+    with part("parts not understood"):
         fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
     with part("generated code"):
         if isinstance(generated, tuple):  # the texts of AOTInductor

@@ -10,7 +10,7 @@ __all__ = ["COMMANDS", "COMMAND_ALIASES"]
 
 COMMANDS = {
     "diagnose": "diagnose a model (the default: the word may be left out)",
-    "run": "diagnose a module of a script, with what it gets when the script runs",
+    "run": "diagnose a module of a script, with its inputs when the script runs",
     "show": "traces, tables, logs, recordings or saved diagnoses, whatever each file is, without torch",
     "compare": "what changed between two recorded traces or saved diagnoses",
     "rank": "the convolutions of a saved diagnosis, sorted by the time that each loses between two configurations",

@@ -73,7 +73,7 @@ def _of_torch() -> Iterator[tuple[str, str]]:
         notes = notes_on_torch(with_target=True)
     except UnsupportedTorchError as error:
         notes = (str(error),)
-    yield "torch", f"{found.torch}; {'; '.join(notes) or 'every private name that is read is there'}"
+    yield "torch", f"{found.torch}; {'; '.join(notes) or 'every private name used here exists'}"
     yield "triton", found.triton or "not installed: nothing can be compiled or lowered for a GPU"
     yield "compiler", missing_cpp_compiler() or str(found.compiler)
     has_onednn = torch.backends.mkldnn.is_available()
@@ -98,7 +98,7 @@ def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
     nsys = shutil.which("nsys")
     yield "nsys", nsys or "not found: a report of Nsight Systems (.nsys-rep) cannot be read, an SQLite export can"
     loaded = _loaded_allocator()
-    yield "allocator", f"{loaded} (loaded)" if loaded else "no other than the C library's was found"
+    yield "allocator", f"{loaded} (loaded)" if loaded else "the C library's; no other was found"
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = psutil.virtual_memory()
     room = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} free"

@@ -20,21 +20,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 done; 1 a regression, with --fail-on regression; 2 wrong usage; 3 a file could not be "
-        "read; 4 they have nothing in common, or --fail-on regression cannot be judged."
+        "read; 4 nothing in common, or --fail-on regression cannot be judged."
     )
     parser.add_argument("old", metavar="OLD", help="a recorded trace, or what --output SAVED.json wrote")
     parser.add_argument("new", metavar="NEW", help="the same kind of file, newer")
     parser.add_argument(
         "--fail-on",
         choices=("regression",),
-        help="exit with 1 if NEW is worse. Two diagnoses: a configuration that both have became slower, by 5 %% and "
-        "the noise, than the machine did, as the other configurations show it; it has more round trips (with "
-        "--lower-for: or more conversions); it failed; or there is a new finding, warning or error, that does not rest "
-        "on times. "
+        help="exit with 1 if NEW is worse. Two diagnoses: a configuration became slower against the baseline, by 5 %% "
+        "and the noise, has more round trips (with --lower-for: or more conversions), or failed; the baseline became "
+        "10 %% slower and most others did not; or there is a new warning or error that does not rest on times. "
         "Two traces: more round trips, or more time for layout conversions: over 10 %% more, and 0.1 %% of the kernel "
-        "time (between two devices: more conversions). Exit with 4 if that cannot be judged: other inputs or mode, an "
-        "interrupted diagnosis, or too few times. Between "
-        "two machines times are not judged, the rest is",
+        "time (between two devices: more conversions). Exit with 4 if this cannot be judged: other inputs or mode, an "
+        "interrupted diagnosis, or too few times. Between two machines, all but times is judged",
     )
     add_output_options(parser, COMPARISON_FORMATS)
 

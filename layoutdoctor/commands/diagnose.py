@@ -82,7 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append_const",
         const=None,
         help="between two --input: the inputs of another kind of call. Each kind is diagnosed, and a policy says which "
-        "configuration to use for which; --output policy.json keeps it",
+        "configuration to use for each; --output policy.json keeps it",
     )
     parser.add_argument(
         "--weights",
@@ -96,8 +96,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_thread_counts,
         default=[],
         help=(
-            "threads that torch uses inside one operation on a CPU, such as 4; each of several, as 1,2,4, is "
-            "diagnosed by itself"
+            "threads that torch uses inside one operation on a CPU, such as 4; several, as 1,2,4, are "
+            "diagnosed one by one"
         ),
     )
     parser.add_argument(
@@ -105,12 +105,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="what a model of timm, torchvision, transformers or diffusers is built with; may be repeated",
+        help="argument to build a model of timm, torchvision, transformers or diffusers; may be repeated",
     )
     parser.add_argument(
         "--module",
         metavar="PATH",
-        help="diagnose one module inside the target, such as vae.decoder, with what it gets when the target runs once",
+        help="diagnose one module inside the target, such as vae.decoder, with its inputs in one run of the target",
     )
     parser.add_argument("--device", help="where to run, such as cpu or cuda (default: where the model is)")
     parser.add_argument("--dtype", help="floating dtype of model and inputs, such as float32 or bf16")
@@ -124,8 +124,8 @@ def add_options_of_diagnosis(parser: argparse.ArgumentParser) -> None:
         "--target",
         metavar="GPU",
         dest="lower_for",
-        help=f"lower for a GPU that is not there ({', '.join(target.name for target in GPUS)}) and measure nothing: "
-        "traced on the CPU; --budget and --save-traces have no effect then",
+        help=f"lower for a GPU that is not there ({', '.join(target.name for target in GPUS)}): traced on the CPU and "
+        "not measured, so that --budget and --save-traces have no effect",
     )
     parser.add_argument(
         "--mode", choices=("inference", "training"), default="inference", help="what to run (default: inference)"

@@ -97,7 +97,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Collection[str]
         "--redact",
         action="store_true",
         help="replace the names of modules, classes, files and operators of your own by pseudonyms, and leave out "
-        "sentences, source lines and logs, in every report; user and host names, paths and secrets are in none",
+        "sentences, source lines and logs, in every report; no report has user or host names, paths or secrets",
     )
 
 

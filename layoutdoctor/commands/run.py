@@ -37,8 +37,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} [-h] SCRIPT (--module PATH | --profile N) [options] [-- ARGUMENT...]"
     parser.description = (
         "Runs a script until it calls one of its modules, and diagnoses that module with the inputs of this call. "
-        "With --calls, it diagnoses the kinds of call among several, and says which configuration to use for which; "
-        "compiled callers run eagerly until then. With --profile, it records some steps of the script as it runs, and "
+        "With --calls, it diagnoses each kind among several calls, and says which configuration to use for each; "
+        "compiled callers run eagerly meanwhile. With --profile, it records some steps of the script as it runs, and "
         "reports on these alone. Nothing of the script is changed."
     )
     parser.epilog = (
@@ -49,7 +49,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--module",
         metavar="PATH",
-        help="the name where it is called in the script, such as pipe.vae.decoder; without it, the script runs "
+        help="the module's name in the script, such as pipe.vae.decoder; without it, the script runs "
         "to its end and its modules with convolutions are listed, with their share of the time",
     )
     parser.add_argument(
@@ -57,16 +57,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=1,
-        help="run until the module was called N times, or to the end: each kind of call, that is, each set of shapes "
-        "of its inputs, is diagnosed, and --output policy.json keeps which configuration to use for which (default: 1)",
+        help="run until the module was called N times, or to the end: each kind of call (each set of input shapes) is "
+        "diagnosed, and --output policy.json keeps which configuration to use for each (default: 1)",
     )
     parser.add_argument(
         "--profile",
         metavar="N",
         type=whole_number,
         help=(
-            "record N steps after two that warm up, and report what they convert: steps of the optimizer, else "
-            "calls of the --module, or of the module that takes most time; measures nothing else"
+            "record N steps after two that warm up, and report what they convert; a step is one of the optimizer, "
+            "else a call of --module, or of the slowest module; nothing else is measured"
         ),
     )
     parser.add_argument(

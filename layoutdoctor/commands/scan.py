@@ -41,8 +41,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 done; 1 a finding at or above --fail-on; 2 wrong usage; 3 a file was not examined or an "
-        "output not written; 4 no kernels in any file. An output that ends in .jsonl has each file's conversions in "
-        "a line, as it ends; one that ends in .parquet has them as a table, for DuckDB and pandas."
+        "output not written; 4 no kernels in any file. An output that ends in .jsonl gets a line of conversions "
+        "when a file is done; one that ends in .parquet has them as a table, for DuckDB and pandas."
     )
     parser.add_argument(
         "paths",
@@ -59,12 +59,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank-regex",
         metavar="REGEX",
-        help="finds the rank in a file's name as its first group (default: rank3 in the name, else what the trace says "
+        help="its first group is the rank in a file's name (default: rank3 in the name, else what the trace says "
         "of itself, else a folder called rank3, r3 or 3)",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--jobs", metavar="N", type=int, help="processes here (default: 1, for over 20 MiB one for each processor)"
+        "--jobs", metavar="N", type=int, help="processes here (default: 1; for over 20 MiB, one per processor)"
     )
     where.add_argument(
         "--scheduler",
@@ -74,8 +74,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="DIR",
-        help="keep each file's result in this folder as it ends, and take from there what this version examined before "
-        "and did not change since",
+        help="keep each file's result in this folder, and take results of unchanged files from there, if this version "
+        "made them",
     )
     add_limit_option(parser)
     parser.add_argument(

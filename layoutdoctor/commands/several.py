@@ -96,7 +96,7 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
     if given is not None:
         raise UsageError(f"cannot use --{given} with several kinds of call: it is about one diagnosis; leave it out")
     if arguments.lower_for is not None:
-        raise UsageError(f"cannot make a policy for {arguments.lower_for}: nothing is measured; leave it out")
+        raise UsageError(f"cannot make a policy for {arguments.lower_for}: no times; leave out --lower-for")
     if arguments.format not in ("text", "markdown", "json"):
         raise UsageError(f"cannot print a policy as {arguments.format}: expected text, markdown or json")
     for name in arguments.output:
@@ -108,8 +108,8 @@ def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str])
     given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
     if given is not None:
         raise UsageError(
-            f"cannot use --{given} with {len(targets)} targets: it is about one model; --resume DIR keeps the "
-            "recordings of each, which 'layoutdoctor show' makes a report of"
+            f"cannot use --{given} with {len(targets)} targets: it is about one model; --resume DIR keeps recordings "
+            "of each model, and 'layoutdoctor show' reports on these"
         )
     refuse_outputs_of_several(arguments, len(targets), "diagnoses")
     wrong = next((target for target in targets if not re.search(r"[.:]", target)), None)

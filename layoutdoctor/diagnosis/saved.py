@@ -230,7 +230,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         )
     if head.kind.endswith("comparison"):
         raise RecordError(
-            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of the two compared"
+            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name a file that it compares"
         )
     try:
         diagnosis = msgspec.json.decode(data, type=Diagnosis)

@@ -191,7 +191,7 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
     try:
         return msgspec.structs.replace(diagnosis, trials=trials, accounts=accounts_of(diagnosis))
     except Exception as error:  # measurements and other facts are kept
-        note = f"where the difference goes was not looked for: {first_line(error)}"
+        note = f"causes of the difference were not looked for: {first_line(error)}"
         subject = msgspec.structs.replace(diagnosis.subject, notes=(*diagnosis.subject.notes, note))
         return msgspec.structs.replace(diagnosis, trials=trials, subject=subject)
 
@@ -210,7 +210,7 @@ def _trial(
     trial = concluded(seen, calls.get(seen.name))
     if seen.same_as is not None:
         if seen.same_as not in by_name:
-            missing = f"the same as {seen.same_as}, of which no recording was given"
+            missing = f"the same as {seen.same_as}, whose recording is missing"
             failure = Failure(kind="prepare", message=missing)
             return msgspec.structs.replace(trial, status="skipped", same_as=None, failure=failure, graphs=graphs)
         # The other trial's facts hold for this trial too. The measurement is not copied, and nodes are not saved twice.

@@ -28,7 +28,7 @@ def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
     trial = diagnosis.find_trial(name)
     if trial is None:
         tried = ", ".join(other.name for other in diagnosis.trials) or "nothing"
-        return Examination(blockers=(f"the diagnosis did not try it; it tried {tried}",))
+        return Examination(blockers=(f"it was not tried; the diagnosis has {tried}",))
     if trial.status == "same_as":
         twin = diagnosis.measured_trial(name)
         if twin is None or twin.status != "ok":
@@ -48,7 +48,7 @@ def _blockers(trial: Trial) -> Iterator[str]:
         yield f"it {how}{stage}{': ' + failure.message if failure is not None else ''}"
         return
     if trial.is_static:
-        yield "it was lowered for a device that is not there: nothing ran, so what libraries convert is not known"
+        yield "it was lowered for a device that is not there: nothing ran, so library conversions are unknown"
         return
     yield from (lack.reason for lack in trial.lacks)
     if trial.ran_as_eager:
@@ -82,7 +82,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
         for conversion in kernels.conversions
     )
     if unplaced and trial.configuration.backend != "recorded":
-        yield f"conversions in the kernel list that no recorded operation was found for: {unplaced}"
+        yield f"conversions in the kernel list without a recorded operation: {unplaced}"
     suspected = sum(pair.confidence == "order" for pair in trial.redundant_pairs)
     if suspected:
         yield f"possible round trips, known by the order of kernels only: {suspected}"

@@ -47,8 +47,8 @@ _WAITING_IN_ALL = 64
 _WAITING_PER_WORKER = 4
 _CONNECT_SECONDS = 10
 _LOOK_SECONDS = 0.2
-_KILLED = "the process that examined it was killed twice; it may be too large for the memory"
-_BROKEN = "the executor broke before it was examined"
+_KILLED = "the process that examined this file was killed twice; the file may be too large for the memory"
+_BROKEN = "the executor broke before this file was examined"
 
 
 @contextlib.contextmanager
@@ -209,5 +209,5 @@ def _check_workers(client: Any, address: str) -> None:
     if other:
         raise UsageError(
             f"cannot scan on {address!r}: {len(other)} of {len(versions)} workers have layoutdoctor "
-            f"{', '.join(sorted(set(other)))}, this is {__version__}; install the same on all of them"
+            f"{', '.join(sorted(set(other)))}, this is {__version__}; install the same version on all of them"
         )

@@ -51,9 +51,7 @@ def examine_source(source: Source) -> list[ScannedRows]:
         found.append(failed(source.name, f"{what} cannot be read: {said_by(error)}"))
     if not found and source.is_named:
         found.append(
-            failed(
-                source.name, f"there is nothing in it that is called {' or '.join((*source.patterns, *source.rarer))}"
-            )
+            failed(source.name, f"found no file that matches {' or '.join((*source.patterns, *source.rarer))}")
         )
     return found
 

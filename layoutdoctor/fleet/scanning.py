@@ -109,7 +109,9 @@ def scan(
             except OSError as error:
                 keep = None
                 _logger.warning(
-                    "warning: cannot keep results in %r: %s; the scan goes on without", str(resume), said_by(error)
+                    "warning: cannot keep results in %r: %s; the scan goes on without keeping them",
+                    str(resume),
+                    said_by(error),
                 )
             take(found)
     return total.result()

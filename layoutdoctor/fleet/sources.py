@@ -91,7 +91,7 @@ def find_sources(
         UsageError: No path leads to a recorded run or an archive.
     """
     patterns, rarer = (TRACE_PATTERNS, _RARER_PATTERNS) if pattern is None else ((pattern,), ())
-    nothing = f"there is nothing in it that is called {' or '.join((*patterns, *rarer))}"
+    nothing = f"found no file that matches {' or '.join((*patterns, *rarer))}"
     found: dict[str, Source] = {}
     for path in [os.fspath(path) for path in paths]:
         own = [*_sources_of(path, patterns)] or [*_sources_of(path, rarer)]
@@ -287,7 +287,7 @@ class _TarMember(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):  # the end of the archive
                 raise
-            raise tarfile.ReadError(f"what follows its first {format_bytes(archive.offset)} is damaged") from error
+            raise tarfile.ReadError(f"the part after its first {format_bytes(archive.offset)} is damaged") from error
 
 
 def _refuse_inner() -> NoReturn:

@@ -205,11 +205,13 @@ def notes_on_gpu(device: str) -> tuple[str, ...]:
         held = total - free - torch.cuda.memory_reserved(device)
         if held > _WORTH_A_NOTE_BYTES:
             notes.append(
-                f"other programs hold {format_bytes(held)} of {device}'s memory: its times vary while they run; end "
+                f"other programs hold {format_bytes(held)} of {device}'s memory: times vary while they run; end "
                 "them, or name another GPU (--device)"
             )
         if " MIG " in torch.cuda.get_device_name(device):
-            notes.append(f"{device} is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there")
+            notes.append(
+                f"{device} is a part of a GPU (MIG): its times do not hold for a whole GPU; diagnose on a whole GPU"
+            )
     return tuple(notes)
 
 

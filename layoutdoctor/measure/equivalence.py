@@ -243,7 +243,7 @@ def _detail(worst: _Compared, compared: list[_Compared], reference: Reference, s
     figures = f"{worst.name}: {worst.problem or figures}"
     text = f"{count_of(len(compared) - len(unknown), 'tensor')} compared"
     if step > 1:
-        text += f" (every {step}th element of the largest)"
+        text += f" (1 in {step} elements of the largest)"
     if worst.share > 1:
         text = figures
     elif worst.error and worst.tolerance < math.inf:

@@ -94,7 +94,7 @@ class Recorder:
             if log is not None:
                 log.other_lines.clear()  # lines of the model, which were passed on
                 if log.primitives and not log.has_timestamps:
-                    reason = "oneDNN's log has no timestamps, so which operation ran a primitive is not known"
+                    reason = "oneDNN's log has no timestamps, so the operation that ran a primitive is not known"
                     lacks.append(Lack(part="operations", reason=reason))
             found = Iteration(
                 events=events, device=kind_of(device), log=log, lacks=tuple(lacks), profiled_seconds=seconds

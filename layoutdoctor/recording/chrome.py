@@ -191,7 +191,7 @@ def _problems(stream: EventStream[ChromeEvent], reader: _Reader, *, is_truncated
         what = f"events of a device that is not understood: {category}"
         found.append(Problem(what, count, is_loss=True, device=category))
     if is_truncated:
-        found.append(Problem("the file ends before its document does; what was complete is kept"))
+        found.append(Problem("the file is cut off; its complete events are kept"))
     return found
 
 

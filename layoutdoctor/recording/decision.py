@@ -44,11 +44,11 @@ def _explanation(
     which = f" ({listing(named, 3)})" if named else ""
     texts = {
         "config-off": "layout_optimization is switched off for this compile",
-        "forced": "force_layout_optimization is set, so Inductor asks no further",
+        "forced": "force_layout_optimization is set, so Inductor checks nothing else",
         "no-convolution": "the graph has no convolution, so there is nothing to optimize",
         "only-backward-convolutions": (
             f"the graph has {len(convolutions)} convolution_backward and no convolution; this torch counts "
-            "only the latter (pytorch #189239)"
+            "no convolution_backward (pytorch #189239)"
         ),
         "cpu-onednn": (
             f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
@@ -63,18 +63,18 @@ def _explanation(
         "weighted-flops": _flops_text(applied, log),
         "grouped-convolution": (
             f"a grouped convolution has more than one channel per group{which}; "
-            "in training Inductor skips the whole graph for it"
+            "in training Inductor then skips the whole graph"
         ),
         "smaller-out-channels": (
-            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output for "
-            f"many input channels, the reverse where transposed){which}; in training Inductor skips the whole graph "
-            "for it"
+            "the first dimension of a weight is at most half its second, with a kernel larger than 1 (few output "
+            f"channels for many input channels, or the reverse if transposed){which}; in training Inductor then skips "
+            "the whole graph"
         ),
         "small-channels": (
             f"all convolutions have at most {SMALL_CHANNELS} input and output channels; "
             "in training Inductor skips such graphs"
         ),
-        "no-veto": f"no rule speaks against it for {count} convolution{plural} in training",
+        "no-veto": f"in training no rule speaks against channels-last for {count} convolution{plural}",
         "packed": (
             f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
             "itself: nothing is left to decide"

@@ -161,7 +161,7 @@ class EventStream(Generic[EventType]):
             except (ValueError, RecursionError):
                 if is_first or _end_of_object(head)[1]:  # this key is within another value
                     continue
-                self.damage["a head that is no JSON"] += 1
+                self.damage["invalid JSON before the events"] += 1
             return match.end()
         return None
 
@@ -225,7 +225,7 @@ class EventStream(Generic[EventType]):
         elif len(found.rest) == size:
             if size > MOST_PENDING_BYTES:
                 raise self._refusal(
-                    f"{format_bytes(MOST_PENDING_BYTES)} of it hold no whole event; expected a Chrome trace, "
+                    f"{format_bytes(MOST_PENDING_BYTES)} in a row hold no whole event; expected a Chrome trace, "
                     "whose events are small"
                 )
             self._fill(2 * size)
@@ -244,7 +244,7 @@ class EventStream(Generic[EventType]):
         except (ValueError, RecursionError):
             self.is_truncated = _end_of_object(b"{" + self._buffer.lstrip(b", \t\r\n"))[1]
             if not self.is_truncated:
-                self.damage["an end that is no JSON"] += 1
+                self.damage["invalid JSON after the events"] += 1
 
 
 def _cuts(buffer: bytes) -> Iterator[int]:

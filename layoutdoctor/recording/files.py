@@ -77,8 +77,8 @@ class TraceFile:
                     if byte_count > self.most_bytes:
                         raise TraceError(
                             f"{cannot}: it has more than {format_bytes(self.most_bytes)}"
-                            f"{' unpacked' if self.is_packed else ''}, which is the limit; if it is a trace all the "
-                            f"same, raise the limit: --max-bytes {2 * self.most_bytes}"
+                            f"{' unpacked' if self.is_packed else ''}, which is the limit; if it is a trace, "
+                            f"raise the limit: --max-bytes {2 * self.most_bytes}"
                         )
                     yield piece
         except (EOFError, zlib.error):
@@ -86,7 +86,7 @@ class TraceFile:
         except gzip.BadGzipFile as error:  # bytes behind the packed data that are not packed do no harm
             self.is_cut = not byte_count or "Not a gzipped file" not in str(error)
         except IsADirectoryError as error:
-            advice = "name the trace file in it; 'layoutdoctor scan' examines all"
+            advice = "name a trace file in it, or examine all with 'layoutdoctor scan'"
             with contextlib.suppress(OSError, ValueError):
                 advice = f"name the file in it, such as {min(one.name for one in self.path.iterdir())!r}"
             raise TraceError(f"{cannot}: it is a directory; {advice}") from error

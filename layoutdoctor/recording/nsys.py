@@ -125,12 +125,12 @@ def read_nsys_report(path: Path, nsys: str) -> RecordedTrace:
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_EXPORT_SECONDS, check=False
             )
             said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
-            why = f"it ended with {done.returncode}: {said or 'no message'}"
+            why = f"exit status {done.returncode}: {said or 'no message'}"
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)[:300]
         if not database.is_file():
             raise TraceError(
-                f"cannot examine {path.name!r}: nsys export made no database of it, {why}; "
+                f"cannot examine {path.name!r}: nsys export made no database ({why}); "
                 f"try nsys export --type sqlite {path.name}"
             )
         return read_nsys_export(database)
@@ -144,9 +144,10 @@ def _instead(tables: Iterable[str]) -> str:
     names = sorted(tables)
     expected = "expected the tables of an Nsight Systems export (nsys export --type sqlite)"
     if any(name.startswith("rocpd_") for name in names):
-        return f"it is a rocprofiler database (rocpd), which is not read; {expected}, or a Kineto trace of the same run"
+        expected += ", or a Kineto trace of the same run"
+        return f"it is a rocprofiler database (rocpd), which is not supported; {expected}"
     if "StringTable" in names:
-        return f"it is a database of nvprof or the Visual Profiler, which is not read; {expected}"
+        return f"it is a database of nvprof or the Visual Profiler, which is not supported; {expected}"
     found = ", ".join(name[:40] for name in names[:5]) or "none"
     return f"it is an SQLite database of something else (its tables: {found}); {expected}"
 

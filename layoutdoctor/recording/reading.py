@@ -251,7 +251,7 @@ _EXPORT = "export it with nsys export --type sqlite"
 _UNPACK = "unpack it first"
 _RECORD = "record the run with torch.profiler and name the file that export_chrome_trace wrote"
 _AS_JSON = "record with torch.profiler's export_chrome_trace, which writes JSON"
-_BY_PROFILER = "record the run with torch.profiler, which knows the operations as well"
+_BY_PROFILER = "record the run with torch.profiler, which records the operations as well"
 
 _BINARY = (
     (rb"\x1f\x8b", "data that were packed with gzip twice", _UNPACK),
@@ -301,7 +301,7 @@ _TEXTS = (
     (r'\{"Type"\s*:\s*\d', "an export of Nsight Systems in JSON", _EXPORT),
     (
         r'\{(?!.*"traceEvents")(?=.*"schema"\s*:).*"nodes"\s*:',
-        "an execution trace (Chakra), which has no kernels and no times of them",
+        "an execution trace (Chakra), which has neither kernels nor times",
         _RECORD,
     ),
     (r'\{(?!.*"traceEvents").*"rocprofiler-sdk-tool"', "a rocprofiler recording in JSON", _BY_PROFILER),
@@ -322,18 +322,18 @@ _TEXTS = (
     (
         r".*(?:==\d+== (?:NVPROF|Profiling (?:application|result))|GPU activities|"
         r'\bTime ?\(%\)[\s",|]{1,40}Time[\s",|]{1,40}Calls|\bStart[\s",|]{1,40}Duration[\s",|]{1,40}Grid (?:Size|X)\b)',
-        "what nvprof prints, which is not read",
+        "output of nvprof, which is not supported",
         "record the run with nsys profile, and write nsys stats --report cuda_gpu_kern_sum --format csv",
     ),
     (
         r'.*(?:\bkernelname.{0,400}(?:gpu-id|begin_?ns)|"Calls","TotalDurationNs")',
-        "a table of rocprof (v1), which is not read",
+        "a table of rocprof (v1), which is not supported",
         "record the run with torch.profiler, or with rocprofv3 --kernel-trace --stats --output-format csv",
     ),
     (r".*kernel_?name.{0,400}start_timestamp", "a CSV of rocprofiler", _BY_PROFILER),
     (
         r'.*(?:==PROF== |"ID","Process ID"|Section: GPU Speed Of Light)',
-        "what Nsight Compute (ncu) writes, which runs each kernel alone and several times",
+        "output of Nsight Compute (ncu), which runs each kernel alone and several times",
         "record the run with nsys profile, and " + _EXPORT,
     ),
     (

@@ -83,10 +83,9 @@ def load_recording(path: str | Path) -> Recording:
     except UNREADABLE as error:
         raise RecordError(f"{cannot} it is no recording; {_EXPECTED}") from error
     if version != VERSION:
-        raise RecordError(
-            f"{cannot} it is a recording of version {version}, expected {VERSION}; "
-            f"{'update layoutdoctor' if version > VERSION else 'examine it with the layoutdoctor that wrote it'}"
-        )
+        older = "examine it with the layoutdoctor version that wrote it"
+        advice = "update layoutdoctor" if version > VERSION else older
+        raise RecordError(f"{cannot} it is a recording of version {version}, expected {VERSION}; {advice}")
     try:
         recording = msgspec.msgpack.decode(unpacked, type=_File, dec_hook=unpacked_column).recording
         problem = next(_problems(recording), None)

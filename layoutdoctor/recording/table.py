@@ -115,8 +115,8 @@ def _refuse_what_cannot_be_read(name: str, table: TextTable) -> None:
         advice = "write it into a file: print(table, file=open('table.txt', 'w'))"
     if table.is_ambiguous:
         raise TraceError(
-            f"cannot read {name!r}: the marks in its numbers can be those of thousands or those before decimals; "
-            f"expected a table whose columns agree; {advice}"
+            f"cannot read {name!r}: the points and commas in its numbers may separate thousands or decimals; "
+            f"expected columns that settle which; {advice}"
         )
     if table.unread_count and not table.row_count:
         raise TraceError(
@@ -135,7 +135,7 @@ def _result(table: TextTable, *, is_cut: bool) -> KernelTotals | RecordedTrace:
         "rows of the table whose time and percentage contradict each other": table.denying_count,
         "rows of the table were left out and replaced by dots": int(table.is_elided),
         "the kernel table has no rows": int(not (table.row_count or table.unread_count)),
-        "the packed file ends before its data do": int(is_cut),
+        "the compressed file is cut off": int(is_cut),
     }
     found.problems = [Problem(what, count) for what, count in counts.items() if count]
     return found

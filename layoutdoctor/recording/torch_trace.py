@@ -431,7 +431,7 @@ def _graph(
         buffers=buffers,
         kernel_names=tuple(code.kernels),
         output_names=tuple(one for one in returned if one is not None),
-        hook_failure=None if lines else "the log lacks its text, so it has no lines and no decision",
+        hook_failure=None if lines else "the log lacks the graph's text, so its lines and decision are not known",
         not_understood=described(problems),
     )
 

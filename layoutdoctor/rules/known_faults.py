@@ -133,7 +133,7 @@ _UPSAMPLING = frozenset({"upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsa
 
 
 @Fault(
-    what="upsampling between two convolutions is written in the contiguous format and converted back for the next",
+    what="upsampling between two convolutions returns contiguous, and its result is converted back for the second",
     advice="use a torch with PR #169260 (2.11 or later), or measure channels_last input",
     source="pytorch #119181, PR #169260",
     read=date(2026, 11, 21),
@@ -174,7 +174,7 @@ _STRIDE_LOSING = frozenset(
 
 @Fault(
     what="non-constant padding and nearest upsampling lose channels-last when decomposed",
-    advice="use torch 2.13 or later, or convert the output where it is needed",
+    advice="use torch 2.13 or later, or convert the output for its readers",
     source="pytorch #179442, #183770, #183771",
     read=date(2026, 11, 21),
     before_torch="2.13.0",
@@ -238,7 +238,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
 
 @Fault(
     what="forcing layout optimization can fail with a stride assertion",
-    advice="do not force it: the other configurations are not affected",
+    advice="do not force layout optimization: it fails only if forced",
     source="pytorch #184014",
     read=date(2026, 11, 21),
     severity="note",
@@ -256,7 +256,7 @@ def forced_trial_failed(diagnosis: Diagnosis) -> Iterator[Sighting]:
     what="on MPS the backward of a 2-D convolution is up to 30 times slower in channels_last; its forward is faster",
     advice=(
         'for training, compile with options={"layout_optimization": False} on this torch; PR #193623 (August '
-        "2026) fixes the kernel, so measure again with a later one"
+        "2026) fixes the kernel: measure again with a later torch"
     ),
     source="pytorch #192551, #193349",
     read=date(2026, 11, 21),
@@ -273,7 +273,7 @@ def training_with_layout_optimization(diagnosis: Diagnosis) -> Iterator[Sighting
 
 
 @Fault(
-    what="a depthwise Conv1d in float16 is slower than in torch 2.7; in bfloat16 it is not",
+    what="a depthwise Conv1d in float16, not in bfloat16, is slower than in torch 2.7",
     advice="compare bfloat16, or torch 2.7; the report was not confirmed by others yet",
     source="pytorch #170138",
     read=date(2026, 11, 22),
@@ -295,7 +295,7 @@ _LARGE_KERNEL = 31
 
 @Fault(
     what="cuDNN's heuristic may choose code several times slower than its best for a large kernel",
-    advice="try torch.backends.cudnn.benchmark = True, which is said to cure it",
+    advice="try torch.backends.cudnn.benchmark = True, which is said to help",
     source="pytorch #146096",
     read=date(2026, 11, 22),
     severity="note",
@@ -313,8 +313,8 @@ def large_kernel_without_benchmark(diagnosis: Diagnosis) -> Iterator[Sighting]:
 
 @Fault(
     what=(
-        "in inference Inductor weighs convolutions by constants measured on NVIDIA: on MI300 (gfx942) "
-        "channels_last slows small ones, on MI355 (gfx950) it speeds up grouped ones as well"
+        "in inference Inductor decides by constants measured on NVIDIA: channels_last slows small convolutions on "
+        "MI300 (gfx942) and speeds up even grouped ones on MI355 (gfx950)"
     ),
     advice="compare inductor-layout-opt-on and inductor-layout-opt-off on this GPU",
     source="pytorch PR #187606",

@@ -196,7 +196,7 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
         )
     else:
         return (
-            "model and input are channels_last already: look at the operation before the round trip, whose result has "
+            "model and input are channels_last already; look at the operation before the round trip: its result has "
             "another layout"
         )
     return advised(times, trial, ways, advice)

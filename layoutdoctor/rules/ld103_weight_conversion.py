@@ -77,7 +77,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     frozen = None if training else _frozen(times.diagnosis, trial)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
-            f"freeze the weights, as {shown(frozen.name)} does (they must not change afterwards): it "
+            f"freeze the weights (they must not change afterwards): {shown(frozen.name)} "
             f"{_fewer(frozen)}; {alternative_words(times, trial, frozen)}"
         )
     other = times.clean_alternative(trial, lambda other: other is not frozen and is_cure(other))
@@ -85,7 +85,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return use_instead(times, trial, other, _fewer(other))
     if of_a_gpu or trial.is_static:
         why = ", since a step changes their values and not their layout" if training else ""
-        return f"{_convert_once(trial, weights)}{why}; and measure that"
+        return f"{_convert_once(trial, weights)}{why}; measure again"
     tried = [other for other in times.diagnosis.trials if other.configuration.freezes]
     left = [other for other in tried if other.status == "ok" and not is_cure(other)]
     if left:

@@ -20,7 +20,7 @@ _LINES_NAMED = 2
 _USER_CALLS = frozenset({"contiguous", "to", "clone"})
 _ADVICE = {
     "instance_norm": "stay contiguous around it, or use GroupNorm or BatchNorm where the model allows it",
-    "channel_shuffle": "known as pytorch issue #197109: call .contiguous(memory_format=torch.channels_last) after it, "
+    "channel_shuffle": "pytorch #197109: call .contiguous(memory_format=torch.channels_last) after channel_shuffle, "
     "or shuffle the last dimension of x.permute(0, 2, 3, 1); indexing the channels gives a contiguous result too",
 }
 _REPEATED = (
@@ -173,7 +173,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
 
     other = times.clean_alternative(trial, keeps_it)
     if other is not None:
-        return f"{advice}; {shown(other.name)} does not lose it there: {alternative_words(times, trial, other)}"
+        return f"{advice}; {shown(other.name)} keeps the format there: {alternative_words(times, trial, other)}"
     if advice == _COMPILED_ADVICE:
         advice = advised(times, trial, (*channels_last_ways(trial), *OFF), advice)
         return joined((advice, _around_words(times, trial))) if trial.is_static else advice

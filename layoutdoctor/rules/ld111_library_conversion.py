@@ -107,7 +107,7 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion], coun
         ]
         nouns = ("activations and their gradients", "weights and their gradients")
         sides = [f"{format_seconds(spent)} of {of}" for spent, of in zip(seconds, nouns, strict=True) if spent]
-        of = f"judged by launch grids {' and '.join(sides)}" if sides else "of tensors that were not recorded"
+        of = f"by launch grids, {' and '.join(sides)}" if sides else "of tensors that were not recorded"
     else:
         of = f"of {wording.named_counts((plural(TENSOR_WORDS[c.tensor]), c.count) for c in conversions)}"
     count = count_of(launch_count(conversions), "layout conversion")
@@ -145,7 +145,7 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
     count = sum(n for name, n in launched if _READS_LAST_WRITES_CONTIGUOUS.match(name))
     if not count:
         return None
-    return f"after {count_of(count, 'convolution kernel')}, no result is converted back to contiguous"
+    return f"no conversion back after {count_of(count, 'convolution kernel')}: results are contiguous"
 
 
 def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
@@ -174,7 +174,7 @@ def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *
     if other is not None:
         return use_instead(times, trial, other, f"leaves {len(_of_library(other)) or 'none'} of them")
     if pay:
-        return "keep them: no measured configuration with fewer of them is faster here"
+        return "keep the conversions: no measured configuration with fewer is faster"
     if wanted is None:
         return "measure both memory formats: --configurations default"
     advice = f"give the model and its input {wanted}, and measure this too: --configurations default"

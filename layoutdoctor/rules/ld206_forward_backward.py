@@ -98,7 +98,7 @@ def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conv
         why = f"{cards[0].rule}: {cards[0].explanation}"
     start = f"layout optimization on in the forward, off in the backward: {why}"
     if not conversions:
-        return f"{start}; no conversion of an activation or gradient was seen because of it"
+        return f"{start}; as far as recorded, this converts no activation or gradient"
     written = {(c.graph, c.value or c.id): c for c in conversions}.values()
     fused = sum(c.fused for c in written)
     by = f"{wording.owner_words(written)}{phrase(' ({} fused)', fused or None)}"

@@ -53,8 +53,8 @@ def _convert_back(expected: Layout) -> str:
         return "do not rely on the strides of the output; convert it where a layout is needed"
     wanted = expected.memory_formats[0]
     return (
-        f"if the reader needs it, append .contiguous(memory_format=torch.{wanted}) to the output, and include this "
-        "conversion in the time"
+        f"if the reader needs {wanted}, append .contiguous(memory_format=torch.{wanted}) to the output, and time "
+        "this conversion too"
     )
 
 

@@ -30,11 +30,11 @@ def stride_recompiles(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
         yield LD211.finding(
             trial.name,
-            f"recompilation because of {owner} strides, though its shape did not change: {len(strided)} of "
+            f"recompilation because of {owner} strides, though the shape did not change: {len(strided)} of "
             f"{count_of(len(trial.recompile_reasons), 'reason')}, {listing(named, 2)}",
             (
-                "update it in place (lerp_, copy_), which keeps its strides, or assign only values with the "
-                "strides of the parameter (pytorch #126241)"
+                "update the parameter in place (lerp_, copy_), which keeps its strides, or assign only values with "
+                "these strides (pytorch #126241)"
                 if are_parameters
                 else "give the tensor in one layout on every call (pytorch #126241)"
             ),

@@ -38,7 +38,7 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield LD302.finding(
             trial.name,
             joined((message, wording.cost_words(trial, seconds), more)),
-            f"time it in both formats: a .contiguous() in front selects another kernel, but costs a copy{copy}",
+            f"time both formats: a .contiguous() in front selects another kernel, but costs a copy{copy}",
             evidence=[seen.norm.name for seen in found],
             at=norm,
             seconds=seconds,

@@ -48,7 +48,7 @@ def measured_words(times: Times, trial: Trial) -> str:
     known = {
         SLOWER: "the veto is right here",
         EQUAL: "the veto costs nothing here",
-        INCONCLUSIVE: "whether the veto costs anything is not certain",
+        INCONCLUSIVE: "the cost of the veto is not certain",
     }
     if forced is None or forced.verdict not in known:
         return "" if forced is None else refusal(times, trial, (FORCED,))

@@ -156,7 +156,7 @@ def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
         other = "model and input in the other memory format, channels_last if they are contiguous now"
     elif not is_of_one_rank and memory_format != "torch.contiguous_format":
         other = "each parameter and input in the channels-last format of its rank"
-    return f"record it again with {other}; or {DIAGNOSE}"
+    return f"record again with {other}; or {DIAGNOSE}"
 
 
 def miopen_words(conversions: Iterable[Conversion]) -> str:

@@ -133,8 +133,8 @@ def record_only(
     """Makes a diagnosis without times: conversions, kernels and decisions. Arguments and errors as in ``diagnose``."""
     if example_input is None:
         raise UsageError(
-            "cannot diagnose a model without an example input: expected a tensor, a tuple of positional or a dict of "
-            "keyword arguments as the second argument"
+            "cannot diagnose a model without an example input: expected as the second argument a tensor, a tuple of "
+            "positional arguments, or a dict of keyword arguments"
         )
     _check(mode, None, None, None)
     listed = _listed(configurations, (str, Configuration), "configuration", _A_CONFIGURATION)
@@ -258,7 +258,7 @@ def _check(mode: object, budget_seconds: object, progress: object, timeout_secon
         )
 
 
-_A_CONFIGURATION = "a name such as 'inductor', 'default', 'all', or a Configuration, or several of them"
+_A_CONFIGURATION = "a name such as 'inductor', 'default' or 'all', a Configuration, or a list of these"
 _A_RULE = "Rule values, such as those in ALL_RULES"
 
 

@@ -60,22 +60,22 @@ two of memory.
 _ROOM_BYTES = 4 << 30
 
 _COMPILED_BEFORE = (
-    "compiled code ran that was compiled before the block, so its graphs and conversions are not known: call "
-    "torch._dynamo.reset() at the beginning of the block, or record the run with TORCH_TRACE"
+    "the block ran code that was compiled before the block, so the graphs and conversions of this code are not known: "
+    "call torch._dynamo.reset() at the beginning of the block, or record the run with TORCH_TRACE"
 )
 _COMPILED_WITHIN = (
-    "the block compiled while it ran, so no kernels were recorded: mark its steps (seen.step() after each, three at "
-    "the least), or run the model once before the block, to compile it outside the block"
+    "the block compiled while it ran, so no kernels were recorded: mark at least three steps (seen.step() after "
+    "each), or run the model once before the block, so that it compiles there"
 )
 
-_NOTHING = "nothing ran in it"
+_NOTHING = "nothing ran in the block"
 _UNNAMED = "this process"
 _NO_OPERATION = (
-    "no operation of torch ran in the thread of the block: those of other threads are not recorded, so open it in the "
+    "no operation of torch ran in the thread of the block, and other threads are not recorded: open the block in the "
     "thread that runs the model"
 )
 
-_ELSEWHERE = "step() was called in another thread or process than the block's, which has no part in it"
+_ELSEWHERE = "step() was called in another thread or process than the block's, and was ignored"
 
 _turn = threading.Lock()
 
@@ -175,13 +175,15 @@ class Profile:
             return
         self._stack.callback(_turn.release)
         self._folder = Path(self._stack.enter_context(private_directory()))
-        with self._noting("what is compiled"):
+        with self._noting("compiled code"):
             self._notes += notes_on_torch()
             self._stack.enter_context(lowering_every_graph())
             self._stack.enter_context(self._capture)
             self._stack.enter_context(on_compiles(self._on_compile))
         if profiler_runs():
-            self._problems.append("another profiler records this thread, and torch has one at a time: end it first")
+            self._problems.append(
+                "another profiler records this thread, and torch allows only one: end the other one first"
+            )
             self._most_steps = 0
             return
         gc.callbacks.append(self._on_collection)
@@ -234,7 +236,7 @@ class Profile:
         if time.perf_counter() - self._recording_since < limit:
             return False
         self._most_steps = 0
-        self._notes.append(f"no more was recorded after {limit:.0f} s: what is recorded takes memory")
+        self._notes.append(f"recording ended after {limit:.0f} s, to save memory")
         return True
 
     def _on_compile(self) -> None:
@@ -313,12 +315,12 @@ class Profile:
             yield f"rank {rank} of {torch.distributed.get_world_size()}"
         if self.step_count and self.kept_count:
             slower = self._slowdown()
-            cost = "" if slower is None else f", and took {slower:.2f} times as long meanwhile"
+            cost = "" if slower is None else f", and took {slower:.2f} times as long as later steps"
             yield f"{self.kept_count} of {count_of(self.step_count, 'step')} were recorded{cost}"
         elif self.step_count and self._recorded:
-            yield "the first step was recorded, as there were too few: what warms up is part of it"
+            yield "there were too few steps, so the first step was recorded with its warm-up"
         if self._dropped_count:
-            yield f"{count_of(self._dropped_count, 'step')} in which something was compiled left out"
+            yield f"left out: {count_of(self._dropped_count, 'step')} in which something was compiled"
 
     def _slowdown(self) -> float | None:
         """Median time of a recorded step divided by the median time of a later step; None with too few steps."""

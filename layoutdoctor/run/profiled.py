@@ -50,7 +50,7 @@ def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | N
         message = str(error)
     else:
         if not profile.kept_count:
-            message = f"{script.name} {how} after {profile.step_count} steps: too few to record one warm"
+            message = f"{script.name} {how} after {profile.step_count} steps: too few to record a warm step"
     save_recording(profile.recording, directory / _RECORDING)
     return Outcome(message=message, recording=_RECORDING)
 

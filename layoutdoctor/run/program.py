@@ -271,7 +271,7 @@ class _Program:
             return UsageError(f"cannot find {path} in {script}: did you mean {' or '.join(near)}?")
         listed = ", ".join(one.name for one in self._listed(1.0)[:4])
         called = (
-            f"of the modules with convolutions it called {listed}"
+            f"it called these modules with convolutions: {listed}"
             if listed
             else "it called no module with convolutions in its own process; other processes are not watched"
         )

@@ -38,9 +38,9 @@ Source:
 """
 
 FADED_NOTE = (
-    "every output is 0 or next to it: that outputs are equal says nothing, and where values fade out within the "
-    "network, as with random weights, a processor computes with subnormal numbers, which takes many times as long; "
-    "give it trained weights"
+    "every output is 0 or nearly 0, so equal outputs prove nothing; if values fade out within the network, as with "
+    "random weights, they become subnormal numbers, with which a CPU is many times slower; give the model trained "
+    "weights"
 )
 
 
@@ -117,7 +117,7 @@ def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
         if out_of_memory(error) is not None:
             what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
         if isinstance(error, SystemExit):
-            cure = "take it out of the model's forward"
+            cure = "remove sys.exit() from the model's forward"
         raise SubjectError(
             f"cannot run {subject.name} on {describe_arguments(subject.args, subject.kwargs)}: {what}"
             f"{_place(error, subject.source)}; {cure}"
@@ -186,7 +186,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
         try:
             exact = _run_exactly(subject, mode, dtype)
             if {key: one.shape for key, one in exact.items()} != {key: one.shape for key, one in eager.items()}:
-                exact, problem = None, f"it gives other outputs in {name}"
+                exact, problem = None, f"in {name} the model's outputs have other shapes"
         except (Exception, SystemExit) as error:  # a model may raise anything with another dtype
             shortage = out_of_memory(error)
             problem = shortage or first_line(error)

@@ -382,7 +382,7 @@ def in_words(error: BaseException) -> str:
     explanation = next((line for line in lines if line.startswith("Explanation: ")), None)
     by_compiler = next((found[0] for line in lines if (found := _COMPILER_ERROR.search(line))), None)
     half_written = any("file too short" in line or "invalid ELF header" in line for line in lines)
-    mend = "a compile that was ended has left this file in Inductor's cache: delete it" if half_written else None
+    mend = "an interrupted compile left this file in Inductor's cache: delete the file" if half_written else None
     if by_compiler is not None and "cuda" in by_compiler:
         mend = "AOTInductor needs a CUDA toolkit: set CUDA_HOME to one"
     if any(os.strerror(errno.ENOSPC) in line for line in lines):

@@ -214,12 +214,12 @@ def check_has_data(module: nn.Module) -> None:
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise SubjectError(
-                f"cannot diagnose {name}: its parameter {key!r} has no shape yet (a lazy module); "
+                f"cannot diagnose {name}: its tensor {key!r} has no shape yet (a lazy module); "
                 "call the model once on the example input before diagnosing it"
             )
         if tensor.is_meta:
             raise SubjectError(
-                f"cannot diagnose {name}: its parameter {key!r} is on the meta device, which holds no data; "
+                f"cannot diagnose {name}: its tensor {key!r} is on the meta device, which holds no data; "
                 "build the model on cpu or cuda, or call model.to_empty(device='cpu') and load weights"
             )
 

@@ -224,7 +224,7 @@ def _what_happened(error: BaseException, name: str, file: str | None) -> str:
         return f"{first_line(error)}{place}; name it as part of its package, from the folder above: {path}:NAME"
     if isinstance(error, RuntimeError) and _OTHER_RANK.match(str(error)):
         return f"{first_line(error)}{place}; leave that line out: each configuration converts each tensor by its rank"
-    advice = "mend it there first" if file is not None else f"see whether {name.partition(':')[0]} works by itself"
+    advice = "fix this error first" if file is not None else f"see whether {name.partition(':')[0]} works by itself"
     return f"{first_line(error)}{place}; {advice}"
 
 

@@ -64,7 +64,7 @@ def _why_nothing_changed(module: nn.Module) -> str:
     ranks = {tensor.dim() for tensor in [*module.parameters(), *module.buffers()]}
     if ranks.isdisjoint(CHANNELS_LAST):
         return "channels_last changed no weight: the model has no 4-D or 5-D parameter"
-    return "channels_last changed no weight: all 4-D and 5-D parameters are in it already"
+    return "channels_last changed no weight: all 4-D and 5-D parameters already have this format"
 
 
 def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:

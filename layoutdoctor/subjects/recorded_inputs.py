@@ -225,7 +225,7 @@ def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ..
     notes = [f"inputs as recorded: call {recorded.call}{of_how_many}"]
     if recorded.autocast is None or not isinstance(module, nn.Module):
         return module, tuple(notes)
-    notes.append(f"runs under autocast ({recorded.autocast}), as it was called")
+    notes.append(f"runs under autocast ({recorded.autocast}), as in the recorded call")
     return UnderAutocast(module, recorded.device, recorded.autocast), tuple(notes)
 
 
@@ -248,7 +248,7 @@ def part_with_inputs(
     except LayoutDoctorError:
         raise
     except Exception as error:
-        raise SubjectError(f"cannot run the model to see what {path!r} gets: {first_line(error)}") from error
+        raise SubjectError(f"cannot run the model to record the inputs of {path!r}: {first_line(error)}") from error
     finally:
         for module, was_training in modes:
             module.training = was_training
@@ -275,7 +275,7 @@ def submodule_of(model: Any, path: str) -> nn.Module:
     counts = {name: convolution_module_count(module) for name, module in found.items() if name.count(".") < 2}
     most = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])[:MOST_SHOWN]
     shown = ", ".join(f"{name} ({counts[name]})" for name in most)
-    hint = f"those with convolutions are {shown}" if shown else "no module of it holds a convolution"
+    hint = f"modules with the most convolutions: {shown}" if shown else "no module of the model holds a convolution"
     raise UsageError(f"cannot find the module {path!r}: {hint}")
 
 

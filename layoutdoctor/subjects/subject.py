@@ -109,15 +109,16 @@ def unwrap(model: Any) -> tuple[Callable[..., Any], tuple[str, ...], Mapping[str
 def _inside(model: Any) -> tuple[Any, str] | None:
     """Returns the model inside a wrapper, with a note; None if the model is no wrapper."""
     if isinstance(model, _WRAPPERS):
-        return model.module, f"was wrapped in {type(model).__name__}: the module inside was diagnosed, on one device"
+        wrapper = type(model).__name__
+        return model.module, f"the model was wrapped in {wrapper}: the module inside was diagnosed, on one device"
     if isinstance(model, torch.export.ExportedProgram):
-        return model.module(), "was an exported program: its module was diagnosed, in the mode it was exported in"
+        return model.module(), "the model was an exported program: its module was diagnosed, in the mode of its export"
     # torch.compile keeps the original under these two names (torch/_dynamo/eval_frame.py, torch 2.7 to 2.13).
     if isinstance(model, nn.Module):
         inner = dict(model.named_children()).get("_orig_mod")
     else:
         inner = getattr(model, "_torchdynamo_orig_callable", None)
-    note = "was compiled already: the model inside was diagnosed, and compiled as each configuration says"
+    note = "the model was compiled already: its original was diagnosed, and compiled as each configuration says"
     return None if inner is None else (inner, note)
 
 
@@ -239,7 +240,7 @@ def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
         if module is not None:
             module.train(mode == "training")
     except NotImplementedError:
-        return ("the model cannot change between train and eval mode: it runs in the one it was exported in",)
+        return ("the model cannot change between train and eval mode: it runs in the mode of its export",)
     return ()
 
 

@@ -34,7 +34,7 @@ Reduced = tuple[Any, ...]
 
 OBJECTS_FILE = "subject.pickle"
 STORAGES_FILE = "storages.pt"
-_ELSEWHERE = "set TMPDIR to a folder with room, or diagnose it as a file"
+_ELSEWHERE = "set TMPDIR to a folder with room, or diagnose the model as a file"
 
 
 def save_subject(subject: LoadedSubject, directory: Path) -> None:
@@ -55,7 +55,7 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
     if hooks_on_all_modules():
         raise TransportError(
             f"cannot hand {name} to another process: hooks on all modules are registered in this one "
-            "(register_module_forward_hook and the like); remove them, or diagnose it as a file"
+            "(register_module_forward_hook and the like); remove the hooks, or diagnose the model as a file"
         )
     try:
         with _quietly(), (directory / OBJECTS_FILE).open("xb") as file, contextlib.ExitStack() as by_value:
@@ -97,7 +97,7 @@ def load_subject(directory: Path) -> LoadedSubject:
     except Exception as error:  # the user's classes run here
         raise TransportError(
             f"cannot rebuild the model in another process: {first_line(error)}; "
-            "import what defines it from a module, or diagnose it as a file"
+            "import the model's class from a module, or diagnose the model as a file"
         ) from error
     return subject
 
@@ -232,7 +232,7 @@ def _dump(name: str, value: Any, what: str, pickler: _Pickler) -> None:
         kind = pickler.last.__name__ if isinstance(pickler.last, type) else type(pickler.last).__name__
         raise TransportError(
             f"cannot hand {name} to another process: {place} ({kind}) cannot be pickled: {first_line(error)}; "
-            "make it when it is first needed, leave it out in __getstate__, or diagnose it as a file"
+            "make it at its first use, leave it out in __getstate__, or diagnose the model as a file"
         ) from error
 
 

@@ -90,7 +90,7 @@ def load_from_zoo(
     if not specs:
         takes = ", ".join(inspect.signature(model.forward).parameters)
         raise SubjectError(
-            f"cannot make inputs for {zoo}:{name}: its forward takes {takes}; give each that it needs, such as "
+            f"cannot make inputs for {zoo}:{name}: its forward takes {takes}; give the required ones, such as "
             "--input 'sample=f32[1,4,32,32]'"
         )
     args, kwargs = make_inputs(specs)

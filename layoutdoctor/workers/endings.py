@@ -30,7 +30,7 @@ def how_it_ended(returncode: int) -> str:
         returncode: Exit status, or the negative number of the signal, as in ``subprocess``.
     """
     if returncode >= 0:
-        return f"the process ended with exit status {returncode}, as os._exit() does"
+        return f"the process ended with exit status {returncode}, as after os._exit()"
     names = {number.value: number for number in signal.Signals}
     if -returncode not in names:
         return f"the process died of signal {-returncode}"

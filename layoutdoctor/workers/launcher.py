@@ -180,7 +180,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGUSR2)
             time.sleep(_STACKS_SECONDS)
-        return self._failed(f"it took more than {self.limit_seconds or seconds:g} s", "timed_out")
+        return self._failed(f"the process took more than {self.limit_seconds or seconds:g} s", "timed_out")
 
     def _lost(self) -> LostError:
         code = self._returncode()

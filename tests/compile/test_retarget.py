@@ -373,6 +373,4 @@ def test_an_operator_that_changes_its_argument_ends_channels_last_like_one_that_
 
     (breaker,) = (breaker for graph in trial.graphs for breaker in graph.breakers)
     assert (breaker.op, len(breaker.conversions)) == ("layoutdoctor_tests::halve_", 2)
-    assert (
-        breaker.reason == "it needs contiguous_format, as traced, is given channels_last and returns contiguous_format"
-    )
+    assert breaker.reason == "it needs contiguous_format (as traced), gets channels_last and returns contiguous_format"

@@ -189,7 +189,7 @@ def test_no_trace_is_an_error_that_says_what_was_expected() -> None:
     ("data", "words"),
     [
         (b'{"before": "%b", "traceEvents": []}' % (b"x" * 9_000), "its first 2.00 KiB hold no 'traceEvents'"),
-        (b'[{"name": "%b"}]' % (b"x" * 9_000), "2.00 KiB of it hold no whole event"),
+        (b'[{"name": "%b"}]' % (b"x" * 9_000), "2.00 KiB in a row hold no whole event"),
     ],
 )
 def test_what_is_larger_than_memory_allows_is_refused(monkeypatch: pytest.MonkeyPatch, data: bytes, words: str) -> None:

@@ -77,7 +77,7 @@ def test_a_file_sets_no_more_than_how_code_is_generated(part: str, name: str, va
         ),
         (
             b'{"schema_version": 1, "kind": "model-comparison"}',
-            "it is a model-comparison, expected a diagnosis; name one of the two compared",
+            "it is a model-comparison, expected a diagnosis; name a file that it compares",
         ),
         (
             b'{"schemaVersion": 1, "traceEvents": []}',

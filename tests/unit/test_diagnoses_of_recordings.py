@@ -103,7 +103,7 @@ def test_one_recording_of_several_can_be_examined_alone() -> None:
     (trial,) = alone.trials
     assert (trial.status, trial.same_as) == ("skipped", None)
     assert trial.failure is not None
-    assert trial.failure.message == "the same as inductor, of which no recording was given"
+    assert trial.failure.message == "the same as inductor, whose recording is missing"
     assert (alone.comparison, alone.recommendation) == (None, None)
     assert from_json(to_json(alone)) == alone
 

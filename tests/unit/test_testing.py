@@ -66,7 +66,7 @@ def test_the_message_says_how_many_where_what_and_what_to_do() -> None:
         "12.2 MiB moved",
         "  model.py:9  body.2: blocked aBcd16b -> contiguous -> contiguous, back to back; 1.00 ms, 12.2 MiB moved",
         "  what to do: give the model and its input channels_last, so that the layers between keep the layout",
-        "To see all of it: print(layoutdoctor.diagnose(model, example_input)). To live with them: accepted=...",
+        "The whole report: print(layoutdoctor.diagnose(model, example_input)). To accept pairs: accepted=...",
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_accepted_findings_may_be_named(tmp_path: Path) -> None:
     ("diagnosis", "reason"),
     [
         (a_diagnosis(a_failed_trial("inductor", "g++ is missing")), "inductor: it failed (compile): g++ is missing"),
-        (msgspec.structs.replace(a_diagnosis(), trials=()), "inductor: the diagnosis did not try it; it tried nothing"),
+        (msgspec.structs.replace(a_diagnosis(), trials=()), "inductor: it was not tried; the diagnosis has nothing"),
         (a_diagnosis(an_examined_trial(kernels=None)), "inductor: its kernel list was not recorded"),
         (a_diagnosis(an_examined_trial(is_static=True)), "nothing ran"),
     ],

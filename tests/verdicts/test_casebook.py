@@ -137,7 +137,7 @@ def test_C04_nothing_is_laid_out_anew_that_channels_last_input_would_not_save() 
     finding = the_finding(diagnosis, "LD206", "inductor")
 
     assert finding.evidence == (graph_of(trial_of(diagnosis, "inductor"), "backward").name,)
-    assert finding.message.endswith("no conversion of an activation or gradient was seen because of it")
+    assert finding.message.endswith("as far as recorded, this converts no activation or gradient")
 
 
 def test_C06_what_the_depthwise_convolution_reads_is_in_neither_format() -> None:

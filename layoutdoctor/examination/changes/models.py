@@ -173,7 +173,7 @@ def _ratio_change(
         return None, None
     problem = not_comparable or _problem_of(both)
     if problem is not None or before is None or after is None:
-        return None, problem or "it has no ratio to the baseline in one of both"
+        return None, problem or "no ratio to the baseline in one of the two"
     low, high = after.low / before.high, after.high / before.low
     verdict = judge(low, high, resolution=BETWEEN_RUNS, equality=BETWEEN_RUNS)
     return Ratio(name=after.name, low=low, median=after.median / before.median, high=high, verdict=verdict), None

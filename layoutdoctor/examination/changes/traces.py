@@ -223,7 +223,7 @@ def find_unequal_work(old: _Run, new: _Run, matches: _Matches) -> str | None:
         if not _is_same(1.0, times) and sum(_is_same(times, r) for r in ratios) >= ALIKE_SHARE * len(ratios):
             once, now = (format_count(sum(side)) for side in zip(*counts, strict=True))
             return (
-                f"for the {kind}s that both have {once} kernels ran in the old one and {now} in the new one, "
+                f"for {kind}s in both traces, {once} kernels ran in the old one and {now} in the new one, "
                 "conversions left out"
             )
     return None
@@ -291,6 +291,6 @@ def _notes(old: _Run, new: _Run) -> Iterator[str]:
         if field in missing:
             yield f"{words} of conversions are recorded in one of the two only: conversions are compared without them"
     if "shape" in missing:
-        yield "round trips are proved by shapes, which one of the two lacks: their numbers cannot be compared"
+        yield "round trips cannot be compared: only one of the traces has the shapes that prove them"
     for age, run in ages:
-        yield from (f"the {age} one: {note}" for note in run.diagnosis.subject.notes)
+        yield from (f"{age} trace: {note}" for note in run.diagnosis.subject.notes)

@@ -303,12 +303,12 @@ class _Buffers:
         reason = f"it is given {_words(given)}; {who} its result in {_words(returned)}"
         if is_named and self.ways_out(name):
             needed = _words(self.ways_out(name)[0].target or returned)
-            reason = f"it needs {needed}, as traced, is given {_words(given)} and returns {_words(returned)}"
+            reason = f"it needs {needed} (as traced), gets {_words(given)} and returns {_words(returned)}"
             if not buffer.is_extern:
                 reason = f"its input is in {_words(given)}; Inductor converts this input to {needed} for the operation"
         readers = [self.flow.nodes[one] for c in conversions if c.value == name for one in c.required_by]
         if not buffer.is_extern and readers and not is_convolution_target(readers[0].target):  # written for this call
-            node, reason = readers[0], f"it needs {_words(returned)}, as traced, and is given {_words(given)}"
+            node, reason = readers[0], f"it needs {_words(returned)} (as traced) and is given {_words(given)}"
         return _breaker(node, given, returned, conversions, reason)
 
 

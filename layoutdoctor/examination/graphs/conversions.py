@@ -234,7 +234,7 @@ def _cause(
     if buffer.is_output:
         return "saved for the backward in these strides"
     if buffer.alias_of is not None or flow.is_concatenation(buffer):
-        return "Inductor writes the concatenation that it is a part of in this layout"
+        return "Inductor writes the whole concatenation in this layout"
     node = flow.node_of(buffer)
     return f"Inductor's own choice for {base_name(node.target) if node is not None else 'this buffer'}"
 

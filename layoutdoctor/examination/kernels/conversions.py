@@ -96,8 +96,8 @@ _FEW_CHANNELS = "and a conversion of few channels has the same launch grid as ot
 def _about_operations(places: Places, how: dict[str, str]) -> Iterator[Lack]:
     if not any(recorded.shapes for recorded in places.trace.arguments):
         reason = (
-            "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid "
-            "or the order of kernels"
+            "shapes were not recorded (record_shapes=True), so only launch grids or the order of kernels show "
+            "which tensor was converted"
         )
         yield Lack(part="shapes", reason=reason)
     elif not any(recorded.strides for recorded in places.trace.arguments):
@@ -111,10 +111,10 @@ def _about_operations(places: Places, how: dict[str, str]) -> Iterator[Lack]:
 _CALLED_FROM_PYTHON = frozenset({"aten::contiguous", "aten::to", "aten::clone", "aten::copy_"})
 
 _PROOFS = {
-    "shapes": "both are of the same sizes by the arguments of their operations, and only operations that work in "
-    "either format ran between; a sibling of the same sizes cannot be excluded",
-    "grid": "both were launched with the same grid, and only operations that work in either format ran between; "
-    "a sibling of about the same sizes cannot be excluded",
+    "shapes": "by their operations' arguments, both tensors have the same sizes, and only operations that work in "
+    "either format ran between; another tensor of these sizes is possible",
+    "grid": "both kernels had the same launch grid, and only operations that work in either format ran between; "
+    "another tensor of similar sizes is possible",
     "order": "only operations that work in either format ran between; sizes were not recorded, so another value "
     "cannot be excluded",
 }
@@ -280,7 +280,7 @@ class Records:
             dtype=dtype,
             target_dtype=target_dtype if target_dtype != dtype else None,
             port=tensor.port,
-            cause="the library converts the buffer of its result before it writes it" if is_buffer else None,
+            cause="the library converts its output buffer before the result is in it" if is_buffer else None,
             source_value=self._value(found),
             confidence=found.confidence,
             of_batch=found.of_batch,

@@ -219,8 +219,8 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
         yield Lack(part="rows", reason="the table has no kernels, so nothing can be said of conversions")
         return
     reason = (
-        "a table of totals holds no order, streams, shapes or lines, so round trips cannot be found in it; a trace of "
-        "torch.profiler (export_chrome_trace) does"
+        "a table of totals holds no order, streams, shapes or lines; to find round trips, record a trace of "
+        "torch.profiler (export_chrome_trace)"
     )
     yield Lack(part="order", reason=reason)
     count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))

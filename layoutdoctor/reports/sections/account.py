@@ -99,7 +99,7 @@ def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
     for row in rows:
         if row.seconds < 0 and row.operations:
             longer[row_name(row)] = longer.get(row_name(row), 0.0) - row.seconds
-    return f" (longer there: {clean_name(max(longer, key=lambda name: longer[name]))})" if longer else ""
+    return f" (less in {clean_name(max(longer, key=lambda name: longer[name]))})" if longer else ""
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:

@@ -230,7 +230,7 @@ def _claim_static(diagnosis: Diagnosis) -> str:
 FOUND = Situation(_claim_faster, why="Why")
 UNCERTAIN = Situation(_claim_faster, "something looks faster, not certain", why="Why")
 BUSY = Situation(_claim_busy, "nothing can be said: the machine was busy")
-TOO_LITTLE = Situation(_claim_too_little, "too little is gained by changing it")
+TOO_LITTLE = Situation(_claim_too_little, "too little is gained by a change")
 NOTHING_FASTER = Situation(_claim_nothing_faster, "nothing is faster")
 DIFFERENT = Situation(_claim_different, "outputs of the default differ")
 IRRELEVANT = Situation(_claim_irrelevant, "layouts do not matter")
@@ -264,7 +264,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     yield "Accuracy", "; ".join(_accuracy(diagnosis))
     yield "Sure?", _certainty(diagnosis, situation)
     if situation is BUSY:
-        yield "Next", "run it again on a quiet machine, or measure longer (--budget)"
+        yield "Next", "run again on a quiet machine, or measure longer (--budget)"
     yield "Machine", _machine_sentence(diagnosis)
     if diagnosis.interrupted is not None and not is_from_python(diagnosis):
         yield "Go on", "if this run was started with --resume DIR, the same command continues it"

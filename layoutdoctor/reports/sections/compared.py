@@ -102,7 +102,7 @@ def _trace_headline(comparison: TraceComparison) -> str:
     if comparison.is_empty:
         return "Nothing in common: no operation, kernel or module is in both traces, so these are different runs"
     if comparison.overlap.is_small:
-        return f"They seem to be different runs: {_overlap_words(comparison)} in common"
+        return f"Apparently different runs: {_overlap_words(comparison)} in common"
     if comparison.is_same:
         return "No difference: all numbers of the two traces are equal"
     if comparison.unequal_work is not None:
@@ -206,7 +206,7 @@ def _is_shown(change: CostChange, least: float) -> bool:
 def _model_headline(comparison: ModelComparison) -> str:
     regression = comparison.regression
     if comparison.is_empty:
-        return "Cannot be judged: nothing in common, no configuration has a result in both"
+        return "Cannot be judged: no configuration has a result in both diagnoses"
     if comparison.is_same:
         return "No regression: all numbers of the two diagnoses are equal"
     if regression.losses:

@@ -248,7 +248,7 @@ def _work_notes(kernels: KernelSummary) -> Iterator[tuple[str, str]]:
             continue
         work = listing([f"{total.name} {format_seconds(total.seconds)}" for total in found], 3)
         share = format_share(seconds / compute)
-        beside = f"{work} ({share}): work in convolutions that neither convolves nor converts a layout"
+        beside = f"{work} ({share}): work in convolutions besides convolving and layout conversions"
         yield ("Beside", beside) if kind == "beside" else ("Moved", f"{work}, for reasons other than memory formats")
 
 

@@ -264,7 +264,7 @@ def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ..
     if diagnosis.subject.target is not None:
         return (f"nothing, because the graphs were only lowered for {clean_name(diagnosis.subject.target)}",)
     if all(trial.measurement is None for trial in diagnosis.trials):
-        return ("nothing, because no configuration ran to its timing",)
+        return ("nothing, because no configuration was timed",)
     kept = ", in processes that keep freed memory" if diagnosis.subject.device == "cpu" else ""
     done = diagnosis.reproduction
     return (

@@ -87,7 +87,7 @@ def test_without_its_private_names_the_compile_goes_on_and_every_loss_is_named(m
             assert f"{loses} ({path} is missing" in note
     take_away(monkeypatch, "torch._dynamo.utils.counters", RuntimeError("gone in 2.16"))
     assert notes_on_torch("2.13.0") == (
-        "torch 2.13.0 lacks private names that are read; lost: graph breaks and their reasons "
+        "torch 2.13.0 lacks private names that layoutdoctor reads; lost: graph breaks and their reasons "
         "(torch._dynamo.utils.counters raises RuntimeError: gone in 2.16)",
     )
 
@@ -178,7 +178,7 @@ def test_an_eager_iteration_runs_without_a_private_name_or_a_layout_and_names_it
     monkeypatch.setattr("layoutdoctor.capture.eager_graph.layout_of", failing)
     assert failure() == (
         "aten.ones.default: RuntimeError: no layout for you; aten.relu.default: RuntimeError: no layout for you; "
-        "what the iteration returned: RuntimeError: no layout for you"
+        "outputs of the iteration: RuntimeError: no layout for you"
     )
 
 

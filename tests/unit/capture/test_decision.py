@@ -100,7 +100,7 @@ WEIGHED = "in inference Inductor weighs each convolution's flops by its class"
     ("graph", "is_inference", "applied", "rule", "deciding", "words"),
     [
         (ONE, True, True, "weighted-flops", "", WEIGHED),  # without oneDNN a CPU is not the reason
-        (ONE, False, True, "no-veto", "", "no rule speaks against it for 1 convolution in training"),
+        (ONE, False, True, "no-veto", "", "in training no rule speaks against channels-last for 1 convolution"),
         (GROUPED, False, False, "grouped-convolution", "convolution", "per group (convolution [64, 16, 3, 3])"),
         (FEWER, False, False, "smaller-out-channels", "convolution_1", "(convolution_1 [32, 64, 3, 3])"),
         (SMALL, False, False, "small-channels", "convolution convolution_1", "at most 64 input and output channels"),
@@ -198,7 +198,7 @@ def test_whether_torch_decides_by_backward_convolutions_is_read_right() -> None:
         (True, True, (), "cpu-onednn", "the convolution runs on a CPU with oneDNN"),
         (True, False, ("all convolution channels are too small",), "small-channels", "at most 64 input"),
         (True, False, (), "not-said", "torch did not say"),
-        (False, False, (), "only-backward-convolutions", "counts only the latter"),
+        (False, False, (), "only-backward-convolutions", "counts no convolution_backward"),
     ],
 )
 def test_a_backward_graph_is_explained_by_what_this_torch_counts(

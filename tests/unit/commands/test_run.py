@@ -77,7 +77,7 @@ def test_several_calls_make_a_policy_weighted_by_how_often_each_kind_came(
     assert main(["run", str(script), "--module", "decoder", *words]) == 0
     err = capfd.readouterr().err
     assert "running generate.py until it called decoder 9 times, or to its end" in err
-    assert "cannot run generate.py: ValueError: late (generate.py:6); mend it there first" in err
+    assert "cannot run generate.py: ValueError: late (generate.py:6); fix this error first" in err
     assert "the calls before that are diagnosed" in err
     policy = msgspec.json.decode(saved.read_bytes(), type=Policy)
     assert [(case.shapes, case.weight) for case in policy.cases] == [(((1, 4, 8, 8),), 3.0), (((1, 4, 6, 8),), 1.0)]

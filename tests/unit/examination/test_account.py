@@ -346,5 +346,5 @@ def test_a_fault_in_the_account_costs_the_account_alone(monkeypatch: pytest.Monk
 
     after = examine.diagnosis_of(recordings_of(before))
 
-    assert after.subject.notes[-1] == "where the difference goes was not looked for: RuntimeError: planted"
+    assert after.subject.notes[-1] == "causes of the difference were not looked for: RuntimeError: planted"
     assert [trial.name for trial in after.trials] == [trial.name for trial in before.trials]

@@ -166,7 +166,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
 
     found = compiled_breakers(Flow(known), graph_conversions(known))
 
-    words = "it needs contiguous_format, as traced, is given channels_last and returns contiguous_format"
+    words = "it needs contiguous_format (as traced), gets channels_last and returns contiguous_format"
     assert [(b.node, b.op, b.module, b.reason, len(b.conversions)) for b in found] == [
         ("lif", "mine::lif", "lif", words, 2),  # in front of it, and back behind the sum, which did not lose it
         ("lif_1", "mine::lif", "lif.1", words, 1),
@@ -229,7 +229,7 @@ def test_a_value_written_contiguous_for_a_call_is_lost_at_the_call_though_others
     (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("fft_rfft2", "fft", 2)
-    assert breaker.reason == "it needs contiguous_format, as traced, and is given channels_last"
+    assert breaker.reason == "it needs contiguous_format (as traced) and is given channels_last"
 
 
 def test_in_a_sum_that_runs_through_the_network_each_way_back_is_paid_by_the_nearest_breaker() -> None:

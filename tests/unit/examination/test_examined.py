@@ -29,7 +29,7 @@ def an_examined_trial(**changes: Any) -> Trial:
         (a_failed_trial("inductor", "g++ is missing"), "it failed (compile): g++ is missing"),
         (Trial(configuration=a_trial().configuration, status="timed_out"), "it timed out"),
         (an_examined_trial(status="skipped"), "it was skipped"),
-        (an_examined_trial(is_static=True), "nothing ran, so what libraries convert is not known"),
+        (an_examined_trial(is_static=True), "nothing ran, so library conversions are unknown"),
         (an_examined_trial(kernels=None), "its kernel list was not recorded"),
         (an_examined_trial(kernels=kernels(count=0)), "no kernel was recorded"),
         (an_examined_trial(graphs=()), "no graph was recorded"),
@@ -57,7 +57,7 @@ def test_trials_are_examined_where_they_or_the_same_ones_were_recorded() -> None
 
     (blocker,) = examination_of(a_diagnosis(a_trial("eager")), "inductor").blockers
 
-    assert blocker == "the diagnosis did not try it; it tried eager"
+    assert blocker == "it was not tried; the diagnosis has eager"
 
     same = a_trial("inductor-layout-opt-on", status="same_as", same_as="inductor", kernels=None)
 

@@ -87,7 +87,7 @@ def test_a_change_is_that_of_the_ratio_to_the_baseline(old: Diagnosis, new: Diag
     ("new", "why"),
     [
         (a_run(comparison=None), "the two diagnoses have no common baseline"),
-        (a_run(comparison=a_comparison()), "it has no ratio to the baseline in one of both"),
+        (a_run(comparison=a_comparison()), "no ratio to the baseline in one of the two"),
         (other_last(equivalence=Equivalence(status="different")), f"the outputs of {LAST} are wrong in the new one"),
         (
             other_last(configuration=a_configuration(LAST, inductor_options={"a": 1})),

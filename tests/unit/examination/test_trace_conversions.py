@@ -63,8 +63,8 @@ def test_a_round_trip_is_the_sum_of_its_conversions_and_names_what_is_between() 
     assert pair.bytes_moved == 2 * 4 * math.prod(IMAGE)
     assert (pair.location, pair.module) == (SourceLocation(file="net.py", line=9), "Conv2d_1")
     assert pair.proof == (
-        "both are of the same sizes by the arguments of their operations, and only operations that work in either "
-        "format ran between; a sibling of the same sizes cannot be excluded"
+        "by their operations' arguments, both tensors have the same sizes, and only operations that work in either "
+        "format ran between; another tensor of these sizes is possible"
     )
 
     record = Recorder()

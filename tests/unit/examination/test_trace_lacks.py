@@ -13,8 +13,8 @@ POSSIBLE = "void tensorTransformGeneric<float, float, float, true, false, false,
 
 NO_KERNELS = "device kernels were not recorded (ProfilerActivity.CUDA), so nothing can be said of conversions"
 NO_SHAPES = (
-    "shapes were not recorded (record_shapes=True), so which tensor was converted rests on the launch grid or the "
-    "order of kernels"
+    "shapes were not recorded (record_shapes=True), so only launch grids or the order of kernels show which "
+    "tensor was converted"
 )
 NO_STRIDES = "strides were not recorded (torch before 2.3), so conversions by eager copies are not known"
 NO_STACK = "the Python stack was not recorded (with_stack=True), so no module and no line is named"

@@ -161,7 +161,7 @@ def test_an_executor_that_breaks_leaves_a_row_for_every_file(traces: Path) -> No
     found = scan(traces, executor=Broken())
 
     assert len(found.failed) == 64
-    assert {file.failure for file in found.failed} == {"the executor broke before it was examined"}
+    assert {file.failure for file in found.failed} == {"the executor broke before this file was examined"}
 
 
 # ---------------------------------------------------------------------------------------------- Dask

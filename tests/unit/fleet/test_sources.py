@@ -116,14 +116,14 @@ def test_tables_and_logs_of_an_archive_that_is_named_are_taken_if_it_holds_no_tr
     ("name", "content", "expected"),
     [
         ("a.tbz2", tar_of("a.json", "b.json", mode="w:bz2"), {"a.tbz2!a.json": None, "a.tbz2!b.json": None}),
-        ("a.txz", tar_of("notes.md", mode="w:xz"), {"a.txz": "there is nothing in it that is called *.json"}),
+        ("a.txz", tar_of("notes.md", mode="w:xz"), {"a.txz": "found no file that matches *.json"}),
         ("a.tar", tar_of("a.tar.gz", "b/c.zip"), {
             "a.tar!a.tar.gz": "it cannot be read: it is an archive within an archive; unpack the outer one",
             "a.tar!b/c.zip": "it cannot be read: it is an archive within an archive; unpack the outer one",
         }),
         ("a.tar", damaged(tar_of("a.json", "b.json", "c.json"), 1030), {
             "a.tar!a.json": None,
-            "a.tar": "the archive cannot be read: what follows its first 1.00 KiB is damaged",
+            "a.tar": "the archive cannot be read: the part after its first 1.00 KiB is damaged",
         }),
         ("a.tar.gz", damaged(tar_of("a.json", mode="w:gz"), -6), {
             "a.tar.gz!a.json": None,
@@ -201,7 +201,7 @@ def test_the_users_own_pattern_of_ranks_counts_alone(tmp_path: Path) -> None:
 def test_nothing_at_all_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "notes.md")
 
-    with pytest.raises(UsageError, match=r"there is nothing in it that is called \*\.json or"):
+    with pytest.raises(UsageError, match=r"found no file that matches \*\.json or"):
         find_sources([str(tmp_path)])
     touch(tmp_path, "table.txt", "run.log")
     assert [source.name for source in find_sources([str(tmp_path)])] == ["run.log", "table.txt"]
@@ -215,7 +215,7 @@ def test_a_folder_without_traces_among_others_is_a_row_in_any_order(tmp_path: Pa
 
     for order in (paths, paths[::-1]):
         failed, examined = sorted(find_sources(order), key=lambda source: source.failure is None)
-        assert str(failed.failure).startswith("there is nothing in it that is called *.json")
+        assert str(failed.failure).startswith("found no file that matches *.json")
         assert (failed.path, examined.path, examined.failure) == (paths[1], f"{paths[0]}/trace.json", None)
 
 

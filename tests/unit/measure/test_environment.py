@@ -164,7 +164,7 @@ def test_what_other_programs_hold_is_told_if_it_is_more_than_a_context(monkeypat
     with_context(monkeypatch, free=10 * GIB, total=80 * GIB, reserved=20 * GIB)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     assert notes_on_gpu("cuda:0") == (
-        "other programs hold 50.0 GiB of cuda:0's memory: its times vary while they run; end them, or name another GPU "
+        "other programs hold 50.0 GiB of cuda:0's memory: times vary while they run; end them, or name another GPU "
         "(--device)",
     )
     with_context(monkeypatch, free=79 * GIB + GIB // 2, total=80 * GIB)
@@ -179,7 +179,7 @@ def test_blocking_launches_and_a_part_of_a_gpu_are_noted(monkeypatch: pytest.Mon
     assert notes_on_gpu("cuda:0") == (
         "CUDA_LAUNCH_BLOCKING=1: every launch waits for its kernel, so that short steps look slower than they are; "
         "unset it",
-        "cuda:0 is a part of a GPU (MIG): its times do not hold for the whole GPU; diagnose there",
+        "cuda:0 is a part of a GPU (MIG): its times do not hold for a whole GPU; diagnose on a whole GPU",
     )
     assert notes_on_gpu("cpu") == ()
 

@@ -116,7 +116,7 @@ def test_what_is_no_recording_of_ours_or_too_large_is_said(tmp_path: Path) -> No
     )
     newer = "it is a recording of version 3, expected 2; update layoutdoctor"
     assert refused(changed(tmp_path, recording_version=3)) == newer
-    older = "it is a recording of version 0, expected 2; examine it with the layoutdoctor that wrote it"
+    older = "it is a recording of version 0, expected 2; examine it with the layoutdoctor version that wrote it"
     assert refused(changed(tmp_path, recording_version=0)) == older
     path = saved(tmp_path, a_recording())
     whole = path.read_bytes()

@@ -75,7 +75,7 @@ def test_a_file_that_is_larger_than_allowed_is_given_up(path: Path) -> None:
     path.write_bytes(b"{" * (MIB + 1))
 
     assert refusal(path, MIB) == (
-        f"cannot read {str(path)!r}: it has more than 1.00 MiB, which is the limit; if it is a trace all the same, "
+        f"cannot read {str(path)!r}: it has more than 1.00 MiB, which is the limit; if it is a trace, "
         "raise the limit: --max-bytes 2097152"
     )
     path.write_bytes(gzip.compress(b"0" * (8 * MIB), 1))

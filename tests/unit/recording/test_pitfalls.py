@@ -147,10 +147,10 @@ def test_fields_that_are_no_json_are_said_and_hide_no_event(write: Write) -> Non
     found = trace_of(
         write(b'{"schemaVersion": 1, "path": "C:\\x", "traceEvents": [%b]}' % json.dumps(kernel()).encode())
     )
-    assert (len(found.kernels), problems_of(found)) == (1, {"mended: a head that is no JSON": 1})
+    assert (len(found.kernels), problems_of(found)) == (1, {"mended: invalid JSON before the events": 1})
 
     found = trace_of(write(b'{"traceEvents": [%b], "traceName": "C:\\x.json"}' % json.dumps(kernel()).encode()))
-    assert (len(found.kernels), problems_of(found)) == (1, {"mended: an end that is no JSON": 1})
+    assert (len(found.kernels), problems_of(found)) == (1, {"mended: invalid JSON after the events": 1})
 
     # The name of the machine is not kept.
     document = {"traceEvents": [kernel()], "host_name": "somebodys-machine", "traceName": "a"}

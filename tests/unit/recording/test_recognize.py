@@ -138,17 +138,20 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (ROCPROF + "\n", "a CSV of rocprofiler"),
         *(
-            (text, "what nvprof prints, which is not read; record the run with nsys profile, and write")
+            (text, "output of nvprof, which is not supported; record the run with nsys profile, and write")
             for text in NVPROF
         ),
-        *((text, "a table of rocprof (v1), which is not read; record the run with torch.pr") for text in ROCPROF_1),
+        *(
+            (text, "a table of rocprof (v1), which is not supported; record the run with torch.pr")
+            for text in ROCPROF_1
+        ),
         ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n", "a table of nsys stats without the time"),
         ("  NVTX Range  Style  NVTX Inst  Kern Inst  Total Time (ns)  Kernel Name\n", "cuda_gpu_kern_sum --format csv"),
         ("  PID  Count  KAvg (ns)  KMed (ns)  API Name  Kernel Name\n", "a table of nsys stats without the time"),
         ('[{"Time (%)":68.1,"Total Time (ns)":98867000,"Name":"f"}]', "write it with nsys stats --format csv"),
-        ('==PROF== Connected to process 1\n"ID","Process ID","Kernel Name"\n', "what Nsight Compute (ncu) writes"),
-        ('"ID","Process ID","Process Name","Kernel Name"\n', "what Nsight Compute (ncu) writes"),
-        ("  f (1, 1, 1)x(2, 1, 1)\n    Section: GPU Speed Of Light Throughput\n", "what Nsight Compute (ncu) writes"),
+        ('==PROF== Connected to process 1\n"ID","Process ID","Kernel Name"\n', "output of Nsight Compute (ncu)"),
+        ('"ID","Process ID","Process Name","Kernel Name"\n', "output of Nsight Compute (ncu)"),
+        ("  f (1, 1, 1)x(2, 1, 1)\n    Section: GPU Speed Of Light Throughput\n", "output of Nsight Compute (ncu)"),
         ("-----\nName    Self CPU %      Self CPU   CPU to\ntal %   # of Calls\n", "whose lines were broken"),
         (
             "  aten::conv2d   0.48%  847.420us   0.48%  847.420us  35.309us   0.11%  705.594us  29.400us   24\n",

@@ -137,7 +137,7 @@ def test_metadata_whose_quotes_torch_does_not_escape_hide_no_event(tmp_path: Pat
     try:
         json.loads(quoted.read_bytes())
     except ValueError:
-        expected = ["mended: a head that is no JSON"]
+        expected = ["mended: invalid JSON before the events"]
     else:  # a torch that escapes them
         expected = []
     found = read_trace(quoted)

@@ -174,7 +174,7 @@ def test_what_is_not_certain_says_what_to_do_and_a_wide_interval_is_no_claim() -
     )
     answer = build_answer(busy)
     assert (answer.claim, answer.how) == ("Nothing can be said: the machine was busy", ())
-    assert dict(answer.notes)["Next"] == "run it again on a quiet machine, or measure longer (--budget)"
+    assert dict(answer.notes)["Next"] == "run again on a quiet machine, or measure longer (--budget)"
     assert [row.cells[2] for row in build_tables(busy)[0].rows] == ["1.20x  0.50 to 1.90", "1"]
 
 
@@ -461,7 +461,7 @@ def test_a_rest_below_zero_names_what_takes_longest_in_the_faster_configuration(
     ]
     assert said(row("conversion", 12), row("outside_kernels", 4.5, locations=()), *longer) == (
         "the default is slower by 12.0 ms: 12.0 ms from layout conversions (model.py:30), 4.50 ms from unrecorded "
-        "causes, the rest -4.50 ms (longer there: conv2d)"
+        "causes, the rest -4.50 ms (less in conv2d)"
     )
 
 

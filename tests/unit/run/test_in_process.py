@@ -110,7 +110,7 @@ def test_a_block_is_named_by_its_place(model: BackAndForth, images: torch.Tensor
 def test_of_too_few_steps_the_first_is_recorded(model: BackAndForth, images: torch.Tensor, count: int) -> None:
     seen = run(model, images, count)
     assert directions(seen) == [("to_channels_last", 1), ("to_contiguous", 1)]
-    assert "the first step was recorded, as there were too few" in notes(seen)
+    assert "too few steps, so the first step was recorded" in notes(seen)
 
 
 @pytest.mark.parametrize(("steps", "count", "kept"), [(1, 8, 1), (2, 8, 2), (5, 3, 1), (5, 4, 2), (5, 7, 5)])
@@ -259,7 +259,7 @@ def test_a_long_recording_is_ended(model: BackAndForth, images: torch.Tensor, mo
         model(images)
     assert directions(whole) == [("to_channels_last", 1), ("to_contiguous", 1)]
     for one in (seen, whole):
-        assert "no more was recorded after 0 s" in notes(one)
+        assert "recording ended after 0 s" in notes(one)
 
 
 def test_a_diagnosis_that_is_asked_for_too_early_is_an_error(model: BackAndForth) -> None:
@@ -357,7 +357,7 @@ def test_a_step_that_compiles_is_left_out(compiled: Callable[[torch.Tensor], tor
         for size in (16, 16, 16, 24, 24, 24, 24, 24, 24, 24):
             compiled(torch.randn(2, 4, size, size))
             seen.step()
-    assert "1 step in which something was compiled left out" in notes(seen)
+    assert "left out: 1 step in which something was compiled" in notes(seen)
     assert seen.summary["recorded_step_count"] == 5
     assert len(seen.diagnosis.trials[0].graphs) == 2
 

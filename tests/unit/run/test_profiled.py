@@ -101,7 +101,7 @@ def test_it_goes_on_if_asked_to(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 def test_a_script_with_too_few_steps_says_so(tmp_path: Path) -> None:
     outcome, diagnosis = profiled(tmp_path, TRAIN, Asked(steps=5), "2")
-    assert outcome.message == "script.py came to its end after 2 steps: too few to record one warm"
+    assert outcome.message == "script.py came to its end after 2 steps: too few to record a warm step"
     assert conversions_by_user(diagnosis) == 16
 
 

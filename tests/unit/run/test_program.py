@@ -118,7 +118,7 @@ def test_autocast_around_the_call_is_part_of_it_and_of_nothing_else(tmp_path: Pa
     subject = recorded(tmp_path, "pipe.vae.decoder", action)
     assert isinstance(subject.model, UnderAutocast)
     assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
-    assert "runs under autocast (bfloat16), as it was called" in subject.notes
+    assert "runs under autocast (bfloat16), as in the recorded call" in subject.notes
 
 
 CALLS = "for size in (8, 6, 8, 8):\n    pipe(z[:, :, :size])"
@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
         "unet",
         "pipe(z)",
         UsageError,
-        "cannot find unet in generate.py, which came to its end: of the modules with convolutions it called "
+        "cannot find unet in generate.py, which came to its end: it called these modules with convolutions: "
         "pipe.vae.decoder; put arguments for the script after --",
     ),
     "nothing called": (
@@ -175,15 +175,15 @@ REFUSED: dict[str, tuple[str, str, type[Exception], str]] = {
         "pipe.vae.decoder",
         "raise ValueError('no image')",
         SubjectError,
-        "cannot run generate.py: ValueError: no image (generate.py:35); mend it there first; pipe.vae.decoder was "
+        "cannot run generate.py: ValueError: no image (generate.py:35); fix this error first; pipe.vae.decoder was "
         "not called until then",
     ),
     "what cannot be saved": (
         "pipe.vae.decoder",
         "pipe.vae.decoder.lock = threading.Lock()\npipe(z)",
         TransportError,
-        "model.lock (lock) cannot be pickled: TypeError: cannot pickle '_thread.lock' object; make it when it is first "
-        "needed, leave it out in __getstate__, or diagnose it as a file",
+        "model.lock (lock) cannot be pickled: TypeError: cannot pickle '_thread.lock' object; make it at its first "
+        "use, leave it out in __getstate__, or diagnose the model as a file",
     ),
 }
 
@@ -219,7 +219,7 @@ def test_a_process_of_its_own_says_what_came_of_it(tmp_path: Path, capfd: pytest
     run_script(script(tmp_path, action), Asked(module="self.vae.decoder"), ["6"], directory)
     assert load_subject(directory / "0").args[0].shape == (2, 4, 6, 4)
     with pytest.raises(
-        SubjectError, match=r"generate.py: the process ended with exit status 3, as os._exit\(\) does, before"
+        SubjectError, match=r"generate.py: the process ended with exit status 3, as after os._exit\(\), before"
     ):
         run_script(
             script(tmp_path, "print('so far')\nsys.stdout.flush()\nos._exit(3)"),

@@ -59,7 +59,10 @@ def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
 
     reference = reference_of(subject)
 
-    assert (reference.name, reference.why_not_exact) == ("eager float32", "it gives other outputs in float64")
+    assert (reference.name, reference.why_not_exact) == (
+        "eager float32",
+        "in float64 the model's outputs have other shapes",
+    )
 
 
 def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:

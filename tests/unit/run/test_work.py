@@ -38,8 +38,8 @@ def test_why_a_configuration_failed_is_said_in_one_line() -> None:
     assert in_words(ValueError("no such thing\nin two lines")) == "ValueError: no such thing"
     assert in_words(of_dynamo) == "RuntimeError: Unsupported call; Explanation: it cannot be traced"
     assert in_words(of_a_backend) == (
-        "RuntimeError: backend='inductor' raised: ImportError: c5.main.so: file too short; a compile that was ended "
-        "has left this file in Inductor's cache: delete it"
+        "RuntimeError: backend='inductor' raised: ImportError: c5.main.so: file too short; an interrupted compile "
+        "left this file in Inductor's cache: delete the file"
     )
     of_the_compiler = RuntimeError(
         "CppCompileError: C++ compile error\n\nOutput:\nIn a.h:8,\nb.h:15:10: fatal error: cuda.h: No"

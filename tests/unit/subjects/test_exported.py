@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 MODES: tuple[Mode, ...] = ("inference", "training")
-NOTE = "was an exported program: its module was diagnosed, in the mode it was exported in"
+NOTE = "the model was an exported program: its module was diagnosed, in the mode of its export"
 
 
 class Block(nn.Module):
@@ -143,7 +143,7 @@ def test_a_copy_of_it_computes_in_the_mode_it_was_exported_in(tmp_path: Path) ->
 def test_a_module_of_it_is_refused_in_one_sentence(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(nn.Sequential(nn.Conv2d(3, 4, 3)), (IMAGE,)), tmp_path / "net.pt2")
 
-    with pytest.raises(SubjectError, match="cannot run the model to see what '0' gets: NotImplementedError: "):
+    with pytest.raises(SubjectError, match="cannot run the model to record the inputs of '0': NotImplementedError: "):
         load_target(str(tmp_path / "net.pt2"), module="0")
 
 

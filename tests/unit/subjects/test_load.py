@@ -140,11 +140,11 @@ def test_the_modules_that_a_function_uses_get_the_dtype_as_well(write: Callable[
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1 +\n", "cannot load model.py: SyntaxError: invalid syntax (model.py, line 3); mend it there first"),
+        ("x = 1 +\n", "cannot load model.py: SyntaxError: invalid syntax (model.py, line 3); fix this error first"),
         ("\nraise ValueError('no weights')\n", "cannot load model.py: ValueError: no weights (model.py:4); mend"),
         (
             "class Odd(BaseException): pass\nraise Odd('no')",
-            "cannot load model.py: Odd: no (model.py:4); mend it there",
+            "cannot load model.py: Odd: no (model.py:4); fix this error",
         ),
         (
             NET + "model = Net().to(memory_format=torch.channels_last_3d)\n",
@@ -285,7 +285,7 @@ def test_a_model_made_for_a_large_gpu_is_built_small_unless_told_otherwise() -> 
     [
         ("diffusers:UNet2DMode", [], "diffusers has no model of that name; did you mean 'UNet2DModel'"),
         ("diffusers:a_function", [], "diffusers has no model of that name"),
-        ("diffusers:OtherModel", [], "its forward takes input; give each that it needs, such as --input 'sample="),
+        ("diffusers:OtherModel", [], "its forward takes input; give the required ones, such as --input 'sample="),
         ("diffusers:OtherModel", ["a=1"], "TypeError: "),
         ("diffusers:OtherModel", ["a"], "cannot read --config 'a': expected key=value, such as block_out_channels"),
         ("model.py", ["a=1"], "cannot use --config 'a=1' with 'model.py': only models of timm, torchvision,"),

@@ -94,13 +94,13 @@ def test_channels_last_that_changes_no_weight_says_so() -> None:
     already = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     for model, x, note in (
         (nn.Linear(2, 2), torch.ones(2), "changed no weight: the model has no 4-D or 5-D parameter"),
-        (already, torch.ones(1, 3, 5, 5), "changed no weight: all 4-D and 5-D parameters are in it already"),
+        (already, torch.ones(1, 3, 5, 5), "changed no weight: all 4-D and 5-D parameters already have this format"),
         (torch.relu, torch.ones(2), "was given to the inputs only: the function uses no module"),
     ):
         prepared = prepare(subject_from_python(model, x), BY_NAME["eager-channels-last"], "inference")
         assert prepared.notes == (f"channels_last {note}",)
     assert prepare(subject_from_python(Exported(), x), BY_NAME["eager"], "training").notes == (
-        "the model cannot change between train and eval mode: it runs in the one it was exported in",
+        "the model cannot change between train and eval mode: it runs in the mode of its export",
     )
 
 

@@ -135,7 +135,10 @@ def test_autocast_is_part_of_what_is_diagnosed() -> None:
     assert recorded.autocast == "bfloat16"
     assert isinstance(subject.model, UnderAutocast)
     assert subject.model(*subject.args, **subject.kwargs).dtype == torch.bfloat16
-    assert subject.notes == ("inputs as recorded: call 2 of 2", "runs under autocast (bfloat16), as it was called")
+    assert subject.notes == (
+        "inputs as recorded: call 2 of 2",
+        "runs under autocast (bfloat16), as in the recorded call",
+    )
     assert subject.name == "Decoder"
     run_first(subject, "inference")
 
@@ -198,7 +201,7 @@ def test_a_module_of_a_target_with_what_it_gets(tmp_path: Path) -> None:
     assert [(t.shape, t.memory_formats) for t in record.inputs] == [((2, 8, 14, 14), ("channels_last",))]
     for path, words in {
         "blok": "did you mean 'block'?",
-        "decoder": "those with convolutions are",
+        "decoder": "modules with the most convolutions: ",
         "unused": "it was not called",
     }.items():
         with pytest.raises((UsageError, SubjectError)) as caught:

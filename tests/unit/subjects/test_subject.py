@@ -55,8 +55,8 @@ def test_data_parallel_around_a_compiled_model_is_unwrapped_twice() -> None:
 
     assert subject.model is model
     assert subject.notes == (
-        "was wrapped in DataParallel: the module inside was diagnosed, on one device",
-        "was compiled already: the model inside was diagnosed, and compiled as each configuration says",
+        "the model was wrapped in DataParallel: the module inside was diagnosed, on one device",
+        "the model was compiled already: its original was diagnosed, and compiled as each configuration says",
     )
     assert subject_from_python(model, IMAGE).notes == (
         "model.compile() had been called: the copies that are diagnosed are compiled again",
@@ -144,9 +144,9 @@ def test_a_function_without_modules_has_no_counts_and_what_holds_no_data_is_refu
     record = describe_subject(subject_from_python(scale, IMAGE), "inference")
 
     assert (record.parameter_count, record.convolution_module_count, record.parameter_formats) == (None, None, {})
-    with pytest.raises(SubjectError, match="its parameter 'weight' has no shape yet"):
+    with pytest.raises(SubjectError, match="its tensor 'weight' has no shape yet"):
         describe_subject(subject_from_python(nn.LazyConv2d(4, 3), IMAGE), "inference")
-    with pytest.raises(SubjectError, match="its parameter 'weight' is on the meta device, which holds no data"):
+    with pytest.raises(SubjectError, match="its tensor 'weight' is on the meta device, which holds no data"):
         describe_subject(subject_from_python(nn.Conv2d(3, 4, 3, device="meta"), IMAGE), "inference")
     with pytest.raises(SubjectError, match=r"its inputs have no element \(0x3x8x8\), so nothing is computed"):
         describe_subject(subject_from_python(nn.Conv2d(3, 4, 3), torch.ones(0, 3, 8, 8)), "inference")

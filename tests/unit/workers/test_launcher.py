@@ -131,7 +131,7 @@ def test_an_answer_of_another_kind_is_a_crash_a_refusal_or_an_exception_of_the_m
         (
             3,
             "one\n\nlast words \n",
-            "the process ended with exit status 3, as os._exit() does; it printed last: last words",
+            "the process ended with exit status 3, as after os._exit(); it printed last: last words",
             "one\n\nlast words ",
         ),
         (
@@ -169,7 +169,10 @@ def test_no_answer_in_time_says_what_the_process_was_doing(
     error = lost(ends.process(log=log, source="model.py", limit_seconds=1e-3)[0])
 
     assert asked == [(1_000_000, signal.SIGUSR2)]
-    assert (error.status, str(error)) == ("timed_out", "it took more than 0.001 s; it was at model.py:9, in forward")
+    assert (error.status, str(error)) == (
+        "timed_out",
+        "the process took more than 0.001 s; it was at model.py:9, in forward",
+    )
 
 
 def test_a_forked_process_is_reached_over_its_socket_and_its_parent_knows_how_it_ended(
@@ -187,7 +190,7 @@ def test_a_forked_process_is_reached_over_its_socket_and_its_parent_knows_how_it
     assert forked.answer(Ready) == Ready(call_seconds=3.0)
     other.send(Ended(pid=8, returncode=0))
     other.send(Ended(pid=1_000_001, returncode=4))
-    assert str(lost(forked)) == "the process ended with exit status 4, as os._exit() does"
+    assert str(lost(forked)) == "the process ended with exit status 4, as after os._exit()"
     other.close()
     assert process._returncode_of(9) is None
 
@@ -301,7 +304,7 @@ def test_a_launcher_that_ends_is_an_error_that_says_how(launcher: Launcher) -> N
         launcher.load(Request(target="die"))
 
     assert str(caught.value) == (
-        "cannot start a process for the diagnosis: the process ended with exit status 3, as os._exit() does; "
+        "cannot start a process for the diagnosis: the process ended with exit status 3, as after os._exit(); "
         "see what the process printed"
     )
 

@@ -238,7 +238,7 @@ def test_one_that_takes_too_long_is_given_up_and_the_others_go_on(
     assert done == ["eager", "inductor"]
     late = made[0].trial
     assert late.failure is not None
-    assert (late.status, late.failure.message) == ("timed_out", "it took more than 60 s")
+    assert (late.status, late.failure.message) == ("timed_out", "the process took more than 60 s")
     assert len(host.killed) == 1
 
 
