@@ -211,4 +211,4 @@ def test_the_grid_shows_activations_and_weights_if_no_sizes_were_recorded() -> N
         side: sum(c.seconds or 0 for c in kernels.conversions if c.of_batch is side) for side in (True, False, None)
     }
     assert spent == pytest.approx({True: 10_718.836 * MICROSECOND, False: 4_402.074 * MICROSECOND, None: 0}, abs=EXACT)
-    assert "by launch grids 10.7 ms of activations and their gradients" in " ".join(str(diagnosis).split())
+    assert "by launch grids, 10.7 ms of activations and their gradients" in " ".join(str(diagnosis).split())

@@ -141,7 +141,7 @@ def test_the_modules_that_a_function_uses_get_the_dtype_as_well(write: Callable[
     ("text", "message"),
     [
         ("x = 1 +\n", "cannot load model.py: SyntaxError: invalid syntax (model.py, line 3); fix this error first"),
-        ("\nraise ValueError('no weights')\n", "cannot load model.py: ValueError: no weights (model.py:4); mend"),
+        ("\nraise ValueError('no weights')\n", "cannot load model.py: ValueError: no weights (model.py:4); fix"),
         (
             "class Odd(BaseException): pass\nraise Odd('no')",
             "cannot load model.py: Odd: no (model.py:4); fix this error",
