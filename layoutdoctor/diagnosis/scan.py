@@ -121,9 +121,9 @@ class Scan(Record, frozen=True, kw_only=True):
 
     Attributes:
         files: Every file, including the files that could not be examined, sorted by name.
-        totals: Sums of the counted conversions by dimension, and by the name of each value of the dimension. The
-            dimension ``aside`` has the sums of conversions that are not counted, by rule. A value that was not
-            recorded has the name ``""``.
+        totals: Sums of the counted conversions by kind of group (``kernel``, ``module`` ...) and by group; the group
+            ``""`` has what was not recorded. The kind ``aside`` has the sums of conversions that are not counted, by
+            rule.
     """
 
     schema_version: Count = 1

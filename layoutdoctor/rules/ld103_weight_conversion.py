@@ -128,7 +128,7 @@ def _record_again(trial: Trial, weights: Sequence[Conversion], *, training: bool
         return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
     is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"
     further = "" if is_contiguous else wording.miopen_words(weights)
-    why = " before the optimizer is made, since a step changes their values and not their layout" if training else ""
+    why = " before the optimizer is made; once is enough, since a step keeps the layout" if training else ""
     return f"{_convert_once(trial, weights)}{why}; record again{further}"
 
 

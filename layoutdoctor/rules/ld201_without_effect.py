@@ -122,7 +122,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
         advice, why = f'{advice}, compile with options={{"layout_optimization": False}}', ""
     if gain is None and (more := _more_in_all_ways(diagnosis, trial)) > 0:
         what = f"{count_of(more, 'more tensor is', 'more tensors are')} converted in each call"
-        return f"keep the memory format: with torch.{wanted} {what}"
+        return f"keep today's memory format: with torch.{wanted}, {what}"
     if gain is None:
         return advised(times, trial, CHANNELS_LAST_CONFIGURATIONS, f"{advice}, and measure{why}")
     against = other_cure(times, trial.name, lambda cure: cure.input_format == "channels_last")

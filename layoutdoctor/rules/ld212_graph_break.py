@@ -63,7 +63,7 @@ def _cuts(trial: Trial) -> Iterator[_Cut]:
 
 
 def _undoes(entry: Conversion, exit_: Conversion) -> bool:
-    """Whether the entry of a graph converts what another graph left back to channels-last."""
+    """Whether an entry conversion restores channels-last after another graph's exit."""
     left, found = exit_.target, entry.source
     if entry.role != "entry" or left is None or found is None:
         return False

@@ -16,7 +16,7 @@ from layoutdoctor.words import joined, layout_words, op_words, phrase, shape_wor
 
 
 def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first configuration of a contiguous model that has such a batch norm."""
+    """Finds, in a contiguous model, the first configuration with a batch norm whose input is not contiguous."""
     counts = diagnosis.subject.parameter_formats
     inputs_are = all("contiguous_format" in tensor.memory_formats for tensor in diagnosis.subject.inputs)
     if not inputs_are or counts.get("contiguous_format", 0) < max(counts.values(), default=0):

@@ -84,7 +84,7 @@ def diagnose(
         compile_kwargs: Arguments of ``torch.compile`` with which the model is compiled today: ``mode``, ``dynamic``,
             ``fullgraph``, ``options``. They apply in every configuration, except to settings that the configuration
             itself decides. None uses the arguments with which the given model was compiled, if it was.
-        package: A ``.pt2`` file for the best package (for ``torch._inductor.aoti_load_package``). AOTInductor then
+        package: Where the best ``.pt2`` package goes (for ``torch._inductor.aoti_load_package``). AOTInductor then
             compiles the configurations; torch.compile's default is measured beside them. Inference only.
         budget_seconds: Time for rounds and starts. None takes the time of compiling, at least 10 s, at most 60 s.
         progress: Function that is called with a ``Progress`` at every step. None shows one line in a notebook or on a

@@ -238,7 +238,7 @@ class _Worker:
 
     def run(self, *, is_again: bool) -> None:
         """
-        Prepares and compiles the configuration, then forks starts or, if it cannot be forked, is a start itself.
+        Prepares and compiles the configuration, then forks starts, or is a start itself if forking is unsafe.
 
         Args:
             is_again: Whether another worker has compiled the configuration before. Then nothing is captured, and this

@@ -135,7 +135,7 @@ def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
 
 # ------------------------------------------------------- a Conv3d with kernel depth 1 becomes a Conv2d on every frame
 def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a module computes as a torch class does: no subclass in between, nor the module, has its own forward."""
+    """Whether a module computes as its torch base class: neither a subclass nor the instance overrides forward."""
     base = next((kind for kind in kinds if isinstance(module, kind)), None)
     between = itertools.takewhile(lambda kind: kind is not base, type(module).__mro__)
     own = {name for kind in between for name in vars(kind)} | vars(module).keys()

@@ -99,7 +99,7 @@ class Worker:
         start: The process that the rounds time; None if there is nothing to time.
         rounds: Time of each round, in seconds.
         first_round: Index, from 0, of the baseline's round in which this worker's first round was timed.
-        starts: Times of the rounds of each further start, in seconds; empty for starts that it was not part of.
+        starts: Round times of each further start, in seconds; an empty tuple if this worker was left out of it.
         calls: Number of calls in each turn.
         process: The process of the worker; None before it begins and after it has ended.
         iterations: Profiled iterations.
