@@ -72,7 +72,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
         return _EXPECTED
 
     def is_cure(other: Trial) -> bool:
-        return 2 * len(_weight_conversions(other)) <= len(weights)
+        return 2 * launch_count(_weight_conversions(other)) <= launch_count(weights)
 
     frozen = None if training else _frozen(times.diagnosis, trial)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
@@ -105,7 +105,7 @@ def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
 
 
 def _fewer(trial: Trial) -> str:
-    left = len(_weight_conversions(trial))
+    left = launch_count(_weight_conversions(trial))
     return f"leaves {count_of(left, 'weight conversion')}" if left else "leaves no weight conversions"
 
 

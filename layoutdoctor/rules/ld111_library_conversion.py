@@ -77,7 +77,7 @@ def _of_library(trial: Trial) -> list[Conversion]:
 
 def _has_fewer(candidate: Trial, trial: Trial) -> bool:
     """Whether a trial has at most half as many library conversions as another one."""
-    return 2 * len(_of_library(candidate)) <= len(_of_library(trial))
+    return 2 * launch_count(_of_library(candidate)) <= launch_count(_of_library(trial))
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
@@ -172,7 +172,7 @@ def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *
         return _untried_suggestion(trial, conversions, wanted, ranks)
     other = times.clean_alternative(trial, lambda candidate: _has_fewer(candidate, trial))
     if other is not None:
-        return use_instead(times, trial, other, f"leaves {len(_of_library(other)) or 'none'} of them")
+        return use_instead(times, trial, other, f"leaves {launch_count(_of_library(other)) or 'none'} of them")
     if pay:
         return "keep the conversions: no measured configuration with fewer is faster"
     if wanted is None:
