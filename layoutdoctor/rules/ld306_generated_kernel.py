@@ -66,7 +66,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     worst, *others = rows
     slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
     threads = threads_started_in_loops(worst.source or "")
-    times = phrase(", {}", threads, lambda count: count_of(count, "time"))
+    times = phrase(", {}", threads, lambda count: f"{count:,} {'time' if count == 1 else 'times'}")
     facts = (
         f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
         f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",
