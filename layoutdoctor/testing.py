@@ -188,8 +188,7 @@ def _check_evidence(diagnosis: Diagnosis, names: tuple[str, ...], *, allow_gaps:
     allow = "; pass allow_gaps=True to check the rest" if names and can_be_allowed else ""
     raise InconclusiveError(
         f"cannot say that {diagnosis.subject.name} has no redundant conversions: no round trip fails the check, but "
-        f"not everything "
-        f"was examined: {'; '.join([*reasons[:_MOST_REASONS], *more])}{allow}"
+        f"not everything was examined: {'; '.join([*reasons[:_MOST_REASONS], *more])}{allow}"
     )
 
 

@@ -266,7 +266,7 @@ def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: s
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
             f"cannot write one file for {count} {what}: --output and --write-accepted take one diagnosis; examine "
-            f"one file at a time, with --force for --write-accepted after the first"
+            "one file at a time, with --force for --write-accepted after the first"
         )
     if count > 1 and arguments.format not in _JOINED_FORMATS:
         raise UsageError(f"cannot print {count} {what} as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")

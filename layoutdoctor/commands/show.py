@@ -242,7 +242,7 @@ def _load_recordings(names: Sequence[str]) -> list[Recording]:
         if not files:
             problems.append(
                 f"cannot examine {name!r}: no file in it ends in {RECORDING_SUFFIX}; name a folder of recordings, "
-                f"or a recording; 'layoutdoctor scan' examines a folder of traces"
+                "or a recording; 'layoutdoctor scan' examines a folder of traces"
             )
         for file in files:
             try:

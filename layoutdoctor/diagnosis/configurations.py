@@ -92,7 +92,7 @@ SETS = {
     "all": BUILTIN_CONFIGURATIONS,
     QUICK: tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
 }
-"""Configurations by the name that stands for several of them."""
+"""The configurations that ``default``, ``all`` and ``quick`` stand for."""
 
 
 def choose_configurations(

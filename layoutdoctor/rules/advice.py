@@ -307,7 +307,6 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """
     own = diagnosis.find_trial(finding.configuration)
     is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
-    times = Times(diagnosis)
     tried = [
         trial
         for trial in diagnosis.trials
@@ -315,6 +314,7 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     ]
     if not tried:
         return finding
+    times = Times(diagnosis)
     best = max(tried, key=lambda trial: times.preference(trial.name))
     base, ratio = diagnosis.find_trial(name_without_cures(best.configuration)), None
     if base is not None and base.measurement is not None and best.measurement is not None:

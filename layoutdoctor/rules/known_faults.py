@@ -146,10 +146,10 @@ def upsampling_between_convolutions(diagnosis: Diagnosis) -> Iterator[Sighting]:
     main = evidence.main_trial(diagnosis)
     if main is None or not any(card.applied for card in main.decisions):
         return
-    for trial, graph, node in _nodes(diagnosis):
-        is_one = trial is main and base_name(node.target) in _UPSAMPLING and not node.backward
-        if is_one and _is_between_convolutions(node, graph):
-            yield Sighting(f"{base_name(node.target)} between two convolutions", main.name, node)
+    for graph in main.graphs:
+        for node in graph.nodes:
+            if base_name(node.target) in _UPSAMPLING and not node.backward and _is_between_convolutions(node, graph):
+                yield Sighting(f"{base_name(node.target)} between two convolutions", main.name, node)
 
 
 def _is_between_convolutions(node: FxNode, graph: Graph) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Graph, Kernel, Trial
+from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, FxNode, Kernel, Trial
 from layoutdoctor.examination.counts import all_conversions_of, dearest_of, sum_of_known
+from layoutdoctor.examination.graphs.buffers import Flow
 from layoutdoctor.examination.graphs.layout_agnostic import POINTWISE, REDUCTIONS, VIEWS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
@@ -48,9 +49,10 @@ def _cast_weights(trial: Trial) -> list[_Weight]:
     nodes = {graph.name: evidence.nodes_by_name(graph) for graph in trial.graphs}
     found: dict[_Key, _Weight] = {}
     for graph in evidence.forward_graphs(trial):
+        readers = Flow(graph).node_readers
         for node in graph.nodes:
             dtypes = _dtypes_of_cast(node, nodes[graph.name])
-            if dtypes is not None and not _is_inside_an_operation(node, graph):
+            if dtypes is not None and not _is_inside_an_operation(node, readers):
                 found[graph.name, node.inputs[0]] = _Weight(graph.name, dtypes, node, [])
     of_weights = [conversion for conversion in all_conversions_of(trial) if conversion.tensor == "weight"]
     for conversion in sorted(of_weights, key=lambda c: c.target_dtype is None):  # conversions that also cast come first
@@ -71,14 +73,14 @@ def _dtypes_of_cast(node: FxNode, nodes: Mapping[str, FxNode]) -> _Dtypes | None
     return _pair(source.dtype, node.dtype)
 
 
-def _is_inside_an_operation(cast: FxNode, graph: Graph) -> bool:
+def _is_inside_an_operation(cast: FxNode, readers: Mapping[str, Sequence[tuple[FxNode, int]]]) -> bool:
     """Whether only arithmetic reads a cast, as in a weight norm, which casts a half-precision weight to float32."""
-    readers = [node for node in graph.nodes if cast.name in node.inputs]
-    return bool(readers) and all(
-        _is_inside_an_operation(node, graph)
+    own = [node for node, _ in readers.get(cast.name, ())]
+    return bool(own) and all(
+        _is_inside_an_operation(node, readers)
         if base_name(node.target) in VIEWS
         else base_name(node.target) in POINTWISE | REDUCTIONS
-        for node in readers
+        for node in own
     )
 
 

@@ -188,7 +188,7 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
     is_last = wanted != "torch.contiguous_format"
     if _is_one_convolution(conversions):
         advice = (
-            f"only one convolution is affected: convert its weight and, if you can, its input once, "
+            "only one convolution is affected: convert its weight and, if you can, its input once, "
             f"that_module.to(memory_format={wanted}); record again"
         )
         if is_last and len(ranks) != 1:

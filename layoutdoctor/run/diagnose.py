@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.launcher import Launcher
 
 ASSERTED_CONFIGURATIONS = (BASELINE,)
-"""What tests check by default: ``torch.compile(model)(x)``, with model and input as the test made them."""
+"""The configuration that tests check by default: ``torch.compile(model)(x)``, model and input as the test made them."""
 
 
 def diagnose(

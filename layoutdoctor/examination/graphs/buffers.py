@@ -180,10 +180,6 @@ class Flow:
         names = dict.fromkeys((str(buffer.source_node), *buffer.origins))
         return [self.nodes[name] for name in names if name in self.nodes]
 
-    def argument(self, node: FxNode, position: int = 0) -> FxNode | None:
-        """An input of a node, the first one by default; None if the node has no such input."""
-        return self.nodes.get(node.inputs[position]) if len(node.inputs) > position else None
-
     def only_moves(self, buffer: Buffer) -> bool:
         """Whether a loop, with all loops fused into it, only moves or casts elements; False for a library call."""
         if computes(buffer) or buffer.is_extern:

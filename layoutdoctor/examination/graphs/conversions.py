@@ -147,7 +147,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
     """The model's own call that asked for the layout in which a buffer is written; None if no call did."""
     for node in flow.nodes_of(buffer):
-        before, after = layout_or_unknown(flow.argument(node, copied_position(node))), layout_or_unknown(node)
+        before, after = layout_or_unknown(_copied(node, flow.nodes)), layout_or_unknown(node)
         is_change = before.shape == after.shape and layout_change(before, after) != "none"
         is_target = after.shape == target.shape and layout_change(after, target) == "none"
         if is_user_call(node) and is_change and is_target:
@@ -165,9 +165,14 @@ def is_copy(node: FxNode) -> bool:
     return base_name(node.target) in _COPIES
 
 
-def copied_position(node: FxNode) -> int:
+def _copied_position(node: FxNode) -> int:
     """The position of the tensor that a copy reads; the first input of ``copy_`` is the tensor that it writes."""
     return 1 if base_name(node.target) in ("copy", "copy_") else 0
+
+
+def _copied(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
+    """The input that a copy reads; of any other operation, the first input that is in the graph."""
+    return next((nodes[name] for name in node.inputs[_copied_position(node) :] if name in nodes), None)
 
 
 def _kind(flow: Flow, source_name: str, gradients: set[str]) -> TensorKind:
@@ -366,8 +371,8 @@ def _with_tensor(
 ) -> Conversion:
     """Adds to a copy the facts that follow from its node: the copied tensor, the owner, and the cause of the copy."""
     port, kind = _port_and_kind(node, nodes, source, target)
-    read = [nodes[name] for name in node.inputs[copied_position(node) :] if name in nodes]
-    dtype = read[0].dtype if read else None
+    copied = _copied(node, nodes)
+    dtype = None if copied is None else copied.dtype
     target_dtype, facts = node.dtype, dict[str, Any]()
     if is_convolution_target(node.target):
         cause = f"{conversion.op} wants its tensors in one memory format, that of input or weight"
@@ -399,8 +404,8 @@ def _port_and_kind(
     read = [nodes[name] for name in node.inputs if name in nodes]
     if not is_convolution_target(node.target):
         port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
-        copied = read[copied_position(node) :]
-        return port, "weight" if copied and copied[0].tensor == "weight" else made_here
+        copied = _copied(node, nodes)
+        return port, "weight" if copied is not None and copied.tensor == "weight" else made_here
     of_its_sizes = {each.tensor for each in read if layout_or_unknown(each).shape == source.shape}
     if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"
@@ -423,9 +428,9 @@ def _fits(node: FxNode | None, layout: Layout | None) -> bool:
 
 
 def _source_value(node: FxNode, port: str | None) -> str | None:
-    """The value that is copied: the input of this port, or the first input of a node that is a copy; else None."""
+    """The value that is copied: the input of this port, or the one that a copy reads; else None."""
     side, _, number = (port or "").partition(" ")
-    position = int(number) if side == "input" else copied_position(node)
+    position = int(number) if side == "input" else _copied_position(node)
     is_known = side == "input" or (side == "output" and is_copy(node))
     return node.inputs[position] if is_known and position < len(node.inputs) else None
 
