@@ -139,7 +139,7 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
     Args:
         today: The day on which entries are valid; None for the present day, UTC.
     """
-    day = today or datetime.now(timezone.utc).date()
+    day = today or _today()
     expired = tuple(entry for entry in accepted.accepted if entry.until is not None and entry.until < day)
     valid = [entry for entry in accepted.accepted if entry not in expired]
     known = _by_key(valid)
@@ -162,6 +162,10 @@ def accept(diagnosis: Diagnosis, accepted: AcceptedFile, today: date | None = No
     )
 
 
+def _today() -> date:
+    return datetime.now(timezone.utc).date()
+
+
 def _by_key(entries: Iterable[AcceptedFinding]) -> dict[_Key, list[AcceptedFinding]]:
     found: dict[_Key, list[AcceptedFinding]] = {}
     for entry in entries:
@@ -180,20 +184,27 @@ def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
     return trial is not None and trial.status in ("ok", "same_as")
 
 
-def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> AcceptedFile:
+def accept_all(
+    diagnosis: Diagnosis, previous: AcceptedFile | None = None, today: date | None = None
+) -> AcceptedFile:
     """
     Makes a file that accepts every finding of a diagnosis.
 
     Args:
         previous: The file that is to be replaced. Entries that this diagnosis cannot judge, such as entries of another
-            model, are kept. Of entries whose finding is there again, only the reason is kept, not the last day.
+            model, are kept. An entry whose finding is there again keeps its reason, and its last day unless it is over.
+        today: The day on which last days are over; None for the present day, UTC.
     """
+    day = today or _today()
     before = previous.accepted if previous is not None else ()
     known = _by_key(before)
     entries: dict[tuple[str, ...], AcceptedFinding] = {}
     for finding in diagnosis.findings:
         old = next(iter(known.get(_key_of(finding), ())), None)
-        new = _entry(diagnosis, finding, old.reason if old is not None else "")
+        new = _entry(diagnosis, finding)
+        if old is not None:
+            until = old.until if old.until is not None and old.until >= day else None
+            new = msgspec.structs.replace(new, reason=old.reason, until=until)
         same = entries.get(_order(new), new)  # of two entries for one place, the entry with more evidence accepts both
         entries[_order(new)] = max(same, new, key=lambda entry: entry.evidence_count or 0)
     for old in before:
@@ -202,7 +213,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None) -> Ac
     return AcceptedFile(layoutdoctor_version=__version__, accepted=tuple(entries[key] for key in sorted(entries)))
 
 
-def _entry(diagnosis: Diagnosis, finding: Finding, reason: str) -> AcceptedFinding:
+def _entry(diagnosis: Diagnosis, finding: Finding) -> AcceptedFinding:
     place = _place(finding.location, finding.module)
     return AcceptedFinding(
         code=finding.code,
@@ -210,7 +221,6 @@ def _entry(diagnosis: Diagnosis, finding: Finding, reason: str) -> AcceptedFindi
         module=place.module,
         file=place.file,
         line=place.line,
-        reason=reason,
         subject=diagnosis.subject.name,
         evidence_count=len(finding.evidence),
         message=finding.message,

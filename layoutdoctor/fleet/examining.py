@@ -159,12 +159,19 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
 
 
 def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
-    """Returns the device of each kernel by stream and start; no two kernels of a device are equal in both."""
+    """
+    Returns the device of each kernel by stream and start; no two kernels of a device are equal in both.
+
+    Kernels of two devices may be equal in both: then the device is left out.
+    """
     if not recording.iterations:
         return {}
     kernels = recording.iterations[0].events.kernels
     columns = (kernels.stream.tolist(), kernels.start.tolist(), kernels.device.tolist())
-    return {(stream, start): device for stream, start, device in zip(*columns, strict=True) if device != NONE}
+    found: dict[tuple[int | None, int | None], set[int]] = {}
+    for stream, start, device in zip(*columns, strict=True):
+        found.setdefault((stream, start), set()).add(device)
+    return {key: device for key, (device, *others) in found.items() if device != NONE and not others}
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -166,13 +166,13 @@ def _proof_words(pairs: Sequence[RedundantPair]) -> str:
 
 
 def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    trial, every = facts.trial, facts.trial.redundant_pairs
+    trial = facts.trial
     other = times.clean_alternative(trial, _is_clean)
     if other is not None:
         return use_instead(times, trial, other, "has no round trip")
     if evidence.is_trace(trial):
         return _untried_suggestion(facts, pairs)
-    firsts, ways = facts.firsts(every), channels_last_ways(trial)
+    firsts, ways = facts.firsts(pairs), channels_last_ways(trial)
     decided = [(graph.name, graph.decision) for graph in trial.graphs if graph.decision is not None]
     vetoed = {name for name, card in decided if card.applied is False and not evidence.is_of_other_ranks(card)}
     if firsts and all(c.owner == "library" and c.direction == "to_channels_last" for c in firsts):
@@ -181,14 +181,14 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
         advice = (
             "the library computes in contiguous format here: avoid channels_last, for these layers or the whole model"
         )
-    elif any(place.code and ".contiguous()" in place.code for pair in every if (place := pair.location)):
+    elif any(place.code and ".contiguous()" in place.code for pair in pairs if (place := pair.location)):
         return "remove the .contiguous() between the layers, so that the layout is kept between them"
     elif trial.configuration.input_format != "channels_last":
         advice = "give the model and its input channels_last, so that the layers between keep the layout"
     elif trial.configuration.layout_optimization == "off":
         ways = ("inductor-channels-last",)
         advice = "leave Inductor's layout optimization on, so that the layers between keep the layout"
-    elif not vetoed.isdisjoint(pair.graph for pair in every):
+    elif not vetoed.isdisjoint(pair.graph for pair in pairs):
         ways = (FORCED,)
         advice = (
             'compile with options={"force_layout_optimization": True}, so that Inductor writes the values between the '

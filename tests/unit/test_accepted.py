@@ -173,13 +173,16 @@ def test_a_file_brought_up_to_date_keeps_reasons_and_what_it_cannot_judge() -> N
     known = tuple(msgspec.structs.replace(entry, reason="known", until=DAY) for entry in old.accepted)
     other = AcceptedFinding(code="LD103", configuration="inductor", subject="other.py", reason="not this model")
 
-    new = accept_all(found(moved(a_finding(), 77), a_finding(module="new")), AcceptedFile(accepted=(*known, other)))
+    diagnosis, before = found(moved(a_finding(), 77), a_finding(module="new")), AcceptedFile(accepted=(*known, other))
 
-    assert [(entry.code, entry.module, entry.reason, entry.until) for entry in new.accepted] == [
-        ("LD101", "body.1", "known", None),
-        ("LD101", "new", "", None),
-        ("LD103", None, "not this model", None),
-    ]
+    for today, until in ((DAY, DAY), (DAY + datetime.timedelta(days=1), None)):  # a last day that is over is dropped
+        new = accept_all(diagnosis, before, today)
+
+        assert [(entry.code, entry.module, entry.reason, entry.until) for entry in new.accepted] == [
+            ("LD101", "body.1", "known", until),
+            ("LD101", "new", "", None),
+            ("LD103", None, "not this model", None),
+        ]
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

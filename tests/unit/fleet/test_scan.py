@@ -255,3 +255,15 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(UsageError, match=r"cannot write 'x.parquet': PyArrow is not installed; pip install 'layout"):
         parquet_file(tmp_path / "x.parquet").__enter__()
+
+
+def test_the_device_of_kernels_that_two_devices_started_at_once_is_left_out(tmp_path: Path) -> None:
+    name = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>"
+    launches = ((0, 10.0), (1, 10.0), (1, 90.0))
+    kernel = {"ph": "X", "cat": "kernel", "name": name, "dur": 20.0, "pid": 0, "tid": 7}
+    events = [kernel | {"ts": start, "args": {"device": device, "stream": 7}} for device, start in launches]
+    (tmp_path / "two.json").write_text(json.dumps({"traceEvents": events}))
+
+    (found,) = examine_source(*find_sources([tmp_path]))
+
+    assert sorted((str(row.device), row.count) for row in found.rows) == [("1", 1), ("None", 2)]

@@ -109,6 +109,10 @@ def test_the_cure_of_a_round_trip_follows_from_the_configuration(told: Told) -> 
         findings(with_pairs("inductor", called)),
     )
     told(
+        "Only the round trips at the call of contiguous have the advice to remove it",
+        findings(with_pairs("inductor", called, a_pair(between=(), location=a_location(14)))),
+    )
+    told(
         "A channels last model with the optimization off is advised to leave it on",
         findings(with_pairs("inductor-channels-last-opt-off")),
     )
