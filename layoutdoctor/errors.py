@@ -53,14 +53,16 @@ def needs_torch() -> Iterator[None]:
     A block for imports of modules that import torch.
 
     Raises:
-        UnsupportedTorchError: torch, or a part of it, is not installed. The error of another missing module is kept.
+        UnsupportedTorchError: torch is not installed, or this torch lacks a module. The error of a missing module of
+            another package is kept.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise
-        raise UnsupportedTorchError(NO_TORCH) from error
+        lacks = f"this torch has no module {error.name!r}, which layoutdoctor needs; install torch 2.7 or newer"
+        raise UnsupportedTorchError(NO_TORCH if error.name == "torch" else lacks) from error
 
 
 class InconclusiveError(LayoutDoctorError):

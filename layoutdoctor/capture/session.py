@@ -126,7 +126,7 @@ class CompileCapture:
         try:
             graph = _graph_record(name, lowering, generated, kernels, decision, names_of_modules(self.model))
         except Exception as error:  # the graph was compiled, so it gets a record without nodes
-            problem = f"nothing of it could be read: {first_line(error)}"
+            problem = f"no part of the graph could be read: {first_line(error)}"
             graph = Graph(name=name, direction="inference", decision=None, nodes=(), hook_failure=problem)
         self.captured.append(CapturedGraph(graph, generated))
 

@@ -73,7 +73,7 @@ def _of_torch() -> Iterator[tuple[str, str]]:
         notes = notes_on_torch(with_target=True)
     except UnsupportedTorchError as error:
         notes = (str(error),)
-    yield "torch", f"{found.torch}; {'; '.join(notes) or 'every private name used here exists'}"
+    yield "torch", f"{found.torch}; {'; '.join(notes) or 'every private name of torch that layoutdoctor uses exists'}"
     yield "triton", found.triton or "not installed: nothing can be compiled or lowered for a GPU"
     yield "compiler", missing_cpp_compiler() or str(found.compiler)
     has_onednn = torch.backends.mkldnn.is_available()

@@ -335,7 +335,8 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
         return None
     if arguments.resume is not None:
         raise UsageError(
-            "cannot use --package with --resume: a package is kept of what this run compiles; leave one out"
+            "cannot use --package with --resume: --package keeps what this run compiles, and a resumed run may compile "
+            "nothing; leave one out"
         )
     path = check_package(arguments.package, arguments.mode, arguments.lower_for)
     return str(writable(Path(path), read, force=arguments.force))
@@ -343,7 +344,7 @@ def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
 
 def carry_out(arguments: argparse.Namespace, plan: Plan, request: Request) -> int:
     """Makes a diagnosis and its reports. If the diagnosis is stopped, the reports hold the results so far."""
-    from layoutdoctor.commands.reproducing import with_reproduction  # imported late, as above
+    from layoutdoctor.commands.reproducing import with_reproduction  # imported late: it is slow
     from layoutdoctor.commands.running import Running, say_stages
     from layoutdoctor.workers.launcher import close_kept_launcher
 

@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _profile(arguments: argparse.Namespace, script: Path) -> int:
     """Runs the script until some of its steps are recorded, and reports on these steps."""
-    from layoutdoctor.commands.running import require_torch  # imported late, as above
+    from layoutdoctor.commands.running import require_torch  # imported late: it is slow
     from layoutdoctor.recording.saved import load_recording
     from layoutdoctor.run.recorded import diagnose_recordings
     from layoutdoctor.workers.program import Asked, run_script

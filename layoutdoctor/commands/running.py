@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path

@@ -48,12 +48,15 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"cannot read the list {arguments.list!r}: {reason}; give a file with a target a line"
+                f"cannot read the list {arguments.list!r}: {reason}; give a file with one target per line"
             ) from None
     listed = [re.sub(r"(^|\s)#.*", "", line).strip() for line in lines]
     targets = list(dict.fromkeys(target for target in [*arguments.targets, *listed] if target))
     if not targets:
-        raise UsageError("cannot diagnose nothing: expected a TARGET such as model.py, or --list FILE with one a line")
+        raise UsageError(
+            "cannot start a diagnosis without a target: expected a TARGET such as model.py, or --list FILE with one "
+            "target per line"
+        )
     return targets
 
 
@@ -75,8 +78,8 @@ def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple
     threads = arguments.threads or [None]
     if len(groups) * len(threads) > _MOST_CALLS:
         raise UsageError(
-            f"cannot diagnose {len(groups) * len(threads)} kinds of call: expected at most {_MOST_CALLS}, the most "
-            "frequent ones; each takes half a minute and more"
+            f"cannot diagnose {len(groups) * len(threads)} kinds of call: expected at most {_MOST_CALLS}; give "
+            "the most frequent kinds, as each takes half a minute or more"
         )
     calls: dict[str, tuple[tuple[str, ...], int | None]] = {}
     for group in groups:

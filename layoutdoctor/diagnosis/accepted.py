@@ -184,9 +184,7 @@ def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
     return trial is not None and trial.status in ("ok", "same_as")
 
 
-def accept_all(
-    diagnosis: Diagnosis, previous: AcceptedFile | None = None, today: date | None = None
-) -> AcceptedFile:
+def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None, today: date | None = None) -> AcceptedFile:
     """
     Makes a file that accepts every finding of a diagnosis.
 

@@ -76,7 +76,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
         yield f"kernels that may convert a layout: {kernels.undecided_count}"
     count = kernels.not_understood_count
     if count:
-        yield f"not understood in the kernel list: {count} {'entry' if count == 1 else 'entries'}"
+        yield f"not understood in the kernel list: {count} {'event or line' if count == 1 else 'events or lines'}"
     unplaced = sum(  # their converted value is not known, so they cannot be part of a proved pair
         None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
         for conversion in kernels.conversions

@@ -178,7 +178,9 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     try:
         import distributed
     except ImportError as error:
-        raise UsageError("cannot use --scheduler: Dask is not installed; pip install 'layoutdoctor[fleet]'") from error
+        raise UsageError(
+            "cannot scan on a Dask scheduler: Dask is not installed; pip install 'layoutdoctor[fleet]'"
+        ) from error
     shown = _without_user(address)
     try:
         distributed.comm.resolve_address(address)  # Client() would leave an unfinished client behind if it is invalid

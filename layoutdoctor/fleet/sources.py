@@ -201,10 +201,10 @@ def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | Non
     try:
         pattern = None if rank_regex is None else re.compile(rank_regex)
     except re.error as error:
-        raise UsageError(f"cannot read --rank-regex {rank_regex!r}: {error}") from error
+        raise UsageError(f"cannot read the regular expression of the rank, {rank_regex!r}: {error}") from error
     if pattern is not None and not pattern.groups:
         raise UsageError(
-            f"cannot read --rank-regex {rank_regex!r}: expected a group around the rank, as in 'rank(\\d+)'"
+            f"cannot read the rank with {rank_regex!r}: expected a group around the rank, as in 'rank(\\d+)'"
         )
 
     def read(name: str, recorded: int | None) -> int | None:

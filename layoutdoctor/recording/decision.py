@@ -51,7 +51,7 @@ def _explanation(
             "no convolution_backward (pytorch #189239)"
         ),
         "cpu-onednn": (
-            f"all {count} convolution{plural} run on a CPU with oneDNN, where Inductor always chooses channels-last"
+            f"all {count} convolutions run on a CPU with oneDNN, where Inductor always chooses channels-last"
             if count != 1
             else "the convolution runs on a CPU with oneDNN, where Inductor always chooses channels-last"
         ),
@@ -80,7 +80,9 @@ def _explanation(
             "itself: nothing is left to decide"
         ),
         "not-recorded": "the log does not record the decision, and the strides fit either decision",
-        "set-from-outside": "the decision was made before this graph was lowered (freezing passes it in)",
+        "set-from-outside": (
+            "the decision was made before this graph was lowered (freezing passes the decision to this compile)"
+        ),
     }
     return texts.get(rule, "torch did not say how it decided")
 

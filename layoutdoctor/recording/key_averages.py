@@ -113,8 +113,8 @@ class KeyAverages(TextTable):
         device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
         total = self.total(self.device if place == 2 else "cpu")
         if kernels:
-            transferred = sum(row.nanoseconds for row in ran if row not in kernels)
             listed = sum(row.nanoseconds for row in kernels)
+            transferred = sum(row.nanoseconds for row in ran) - listed
             whole = None if total is None else max(0, round(total - transferred))
             if whole is not None and self.device not in self.totals and whole <= 1.01 * listed:
                 whole = None  # percentages have too few digits to show that a row is missing

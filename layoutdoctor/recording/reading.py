@@ -314,7 +314,7 @@ _TEXTS = (
     (r'\[\s*(?:[^{\]\s]|\{(?!.*"ph"))', "a JSON list of something else than trace events", _RECORD),
     (
         r'\{"log"\s*:\s*"',
-        "a log that Docker keeps, a JSON object a line",
+        "a log of Docker, with one JSON object per line",
         "take its text out: jq -j .log FILE > run.log",
     ),
     (r"<(?:!doctype )?html", "a web page (HTML), perhaps of a failed download", "download the file itself"),
@@ -344,12 +344,12 @@ _TEXTS = (
     (
         r".*\d\.\d\d%[ \t|]+-?\d+\.\d{3}[num]?s[ \t|]+\d+\.\d\d%[ \t|]",
         "rows of a table of torch.profiler without its line of titles (Name, Self CPU %, ...)",
-        "put that line above them",
+        "put the line of titles above the rows",
     ),
     (
         r"(?:.*\n)?[ \t]*\d{1,3}\.\d[ \t]+\d+[ \t]+\d+(?:[ \t]+\d[\d.]*){3,6}[ \t]+[A-Za-z_]",
         "rows of a table of nsys stats without its line of titles (Time (%), Total Time (ns), ...)",
-        "put that line above them",
+        "put the line of titles above the rows",
     ),
     (
         r".*(?:total time (?:\(\w+\))?.{0,80}\b(?:num calls|instances|count)|\bKAvg \(\w+\)?|\bNVTX Inst)\b",

@@ -116,12 +116,12 @@ def _refuse_what_cannot_be_read(name: str, table: TextTable) -> None:
     if table.is_ambiguous:
         raise TraceError(
             f"cannot read {name!r}: the points and commas in its numbers may separate thousands or decimals; "
-            f"expected columns that settle which; {advice}"
+            f"expected columns that show which of the two; {advice}"
         )
     if table.unread_count and not table.row_count:
         raise TraceError(
-            f"cannot read {name!r}: none of {table.unread_count} rows of its table has the numbers that its titles "
-            f"name; the first is {table.first_unread.strip()[:80]!r}; expected columns that do not run together; "
+            f"cannot read {name!r}: the numbers could not be read in any row of its table; "
+            f"the first row is {table.first_unread.strip()[:80]!r}; expected columns that do not run together; "
             f"{advice}"
         )
 

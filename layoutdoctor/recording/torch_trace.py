@@ -126,7 +126,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
                     trace.problems.append(Problem(f"{graph} is cut off or damaged in the log", is_loss=True))
                 trace.graphs.append(_graph(graph, text, payload or "", of_compile, modules, trace))
             except Exception as error:  # the other graphs are kept if one has an unknown form
-                what = f"nothing of it could be read: {first_line(error)}"
+                what = f"no part of the graph could be read: {first_line(error)}"
                 trace.graphs.append(Graph(name=graph, direction="inference", decision=None, hook_failure=what))
         elif name == "fx_graph_runnable":
             of_compile[name] = "\n".join(found[0] for found in _CONFIG.finditer(payload or ""))

@@ -190,11 +190,13 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
     """Says why configurations are not advised: no faster, beaten, same code, failed or wrong; empty if none applies."""
-    failed, slow, beaten, same = [], [], [], []
+    failed, wrong, slow, beaten, same = [], [], [], [], []
     tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
     for name, one in tried.items():
-        if one.status in _FAILED or not times.computes_right(name):
+        if one.status in _FAILED:
             failed.append(shown(name))
+        elif not times.computes_right(name):
+            wrong.append(shown(name))
         elif times.diagnosis.measured_trial(name) is trial:
             same += [shown(name)] if one is not trial else []
         elif (gain := times.over(name, trial.name)) is not None:
@@ -208,7 +210,8 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
         _best_of(slow, against) if slow else None,
         listing(distinct(beaten)),
         f"the same code: {listing(same)}" if same else None,
-        f"{listing(failed)} failed, or gave wrong outputs" if failed else None,
+        f"{listing(failed)} failed" if failed else None,
+        f"{listing(wrong)} gave wrong outputs" if wrong else None,
     )
     return joined(facts)
 

@@ -232,7 +232,7 @@ def _wrong_values_with(diagnosis: Diagnosis, names: Collection[str]) -> Iterator
         for trial in evidence.own_trials(diagnosis):
             eager = eager_of_same_formats(diagnosis, trial)
             if eager is not None and is_far_off(trial) and Times(diagnosis).computes_right(eager.name):
-                words = f"the outputs of {shown(trial.name)} are wrong, those of {shown(eager.name)} are not"
+                words = f"{shown(trial.name)} gives wrong outputs, {shown(eager.name)} right ones"
                 yield Sighting(f"{words}; the graph has {base_name(node.target)}", trial.name, node)
 
 

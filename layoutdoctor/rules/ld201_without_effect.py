@@ -54,9 +54,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = (
         f"{count_of(len(back), 'tensor')} converted back from channels_last_3d{_cost_words(back)}" if back else None,
-        f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
-        if outputs
-        else None,
+        f"{count_of(len(outputs), 'output')} copied to channels_last_3d{_cost_words(outputs)}" if outputs else None,
         f"the format ends at {listing(ends, 3)}" if ends else None,
     )
     off = _cure_by_off(diagnosis, where)

@@ -114,7 +114,8 @@ def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
     ways = {
         "give the model and its input channels_last, which the backward keeps": channels_last_ways(trial),
         'compile with options={"layout_optimization": False}': OFF,
-        'force it in both with options={"layout_optimization": True, "force_layout_optimization": True}': (FORCED,),
+        "force layout optimization in forward and backward with "
+        'options={"layout_optimization": True, "force_layout_optimization": True}': (FORCED,),
     }
     every = [name for names in ways.values() for name in names]
     against = other_cure(times, trial.name, lambda cure: cure.name in every)

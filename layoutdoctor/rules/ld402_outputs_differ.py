@@ -47,14 +47,14 @@ def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
         is_same = other is not trial and msgspec.structs.replace(other.configuration, name="") == same
         if is_same and other.is_right:
             return (
-                f"those of {shown(other.name)} do not differ, so layout optimization is the cause",
+                f"the outputs of {shown(other.name)} do not differ, so layout optimization is the cause",
                 'compile with options={"layout_optimization": False} until torch is fixed; '
                 "report the bug to PyTorch, with the reproducer",
             )
     eager = diagnosis.measured_trial("eager")
     is_compiled = trial.configuration.backend == "inductor" and eager is not None and eager.is_right
     return (
-        "those of eager do not differ, so compiling is the cause" if is_compiled else "",
+        "the outputs of eager do not differ, so compiling is the cause" if is_compiled else "",
         "do not use this configuration; report the bug to PyTorch, with the reproducer",
     )
 

@@ -133,7 +133,7 @@ def _count_words(graph: Graph) -> str:
     layouts = [_input_layout(node, nodes) for node in graph.nodes if runs_convolution(node) and not node.backward]
     last = sum(channels_last_only(layout) is not None for layout in layouts)
     contiguous_count = sum(map(_is_contiguous_only, layouts))
-    words = f"{last} of {count_of(len(layouts), 'convolution')} with such input"
+    words = f"{last} of {count_of(len(layouts), 'convolution')} with channels_last input"
     return f"{words}, {contiguous_count} with contiguous input" if contiguous_count else words
 
 

@@ -45,7 +45,9 @@ def cost_words(
     if exposed_seconds is None or not seconds:
         return cost
     part = exposed_seconds / seconds
-    amount = "all" if part >= _ALL else "none" if part <= 1 - _ALL else format_seconds(exposed_seconds)
+    if part <= 1 - _ALL:
+        return f"{cost}, always beside other work"
+    amount = "all" if part >= _ALL else format_seconds(exposed_seconds)
     return f"{cost}, {amount} of it while nothing else ran"
 
 

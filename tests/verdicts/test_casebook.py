@@ -375,7 +375,7 @@ def test_C29_the_network_runs_channels_last_after_n1() -> None:
     found = in_graphs(trial_of(diagnosis, "eager"))
 
     assert "channels_last in a contiguous model after n1 (permute, " in finding.message
-    assert "2 of 3 convolutions with such input, 1 with contiguous input; 3 conversions" in finding.message
+    assert "2 of 3 convolutions with channels_last input, 1 with contiguous input; 3 conversions" in finding.message
     assert (finding.module, line_of(finding)) == ("n1", 7)
     assert [(c.module, c.tensor) for c in found] == [("n1", "activation"), ("c1", "weight"), ("c2", "weight")]
     assert in_graphs(trial_of(diagnosis, "eager-channels-last")) == []

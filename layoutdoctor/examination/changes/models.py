@@ -120,7 +120,7 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
         return "not comparable: they were lowered for different devices, or only one of them ran"
     for age, diagnosis in (("old", old), ("new", new)):
         if diagnosis.interrupted is not None:
-            return f"the {age} one was not finished: {diagnosis.interrupted}"
+            return f"the {age} diagnosis was not finished: {diagnosis.interrupted}"
     return None
 
 
@@ -189,7 +189,7 @@ def _problem_of(both: _Both) -> str | None:
     for age, diagnosis, measured in both.by_age:
         for trial in (measured, diagnosis.baseline):
             if trial is not None and trial.is_wrong:
-                return f"the outputs of {trial.name} are wrong in the {age} one"
+                return f"the outputs of {trial.name} are wrong in the {age} diagnosis"
     return None
 
 

@@ -81,7 +81,10 @@ def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[La
     has_grid = trace.kernels.grid != NONE
     for open_, why in (
         ([row for row in unsettled if has_grid[row]], _FEW_CHANNELS),
-        ([row for row in unsettled if not has_grid[row]], "nor their launch grids: which convert is not known"),
+        (
+            [row for row in unsettled if not has_grid[row]],
+            "nor their launch grids, so it is not known which of them convert",
+        ),
     ):
         if open_:
             seconds = int(trace.kernels.duration[open_].sum()) / NANOSECONDS_PER_SECOND

@@ -90,8 +90,8 @@ def _logged_lacks(log: OnednnLog, unplaced: int) -> Iterator[Lack]:
     yield Lack(part="operations", reason=reason)
     if unplaced:
         reason = (
-            f"which tensor {unplaced} of the reorders convert: no convolution beside them in the log has a tensor "
-            "of that size and format"
+            f"the tensors that {unplaced} of the reorders convert are not known: no convolution beside them in the "
+            "log has a tensor of that size and format"
         )
         yield Lack(part="tensors", reason=reason)
     if log.primitives and not log.has_timestamps:

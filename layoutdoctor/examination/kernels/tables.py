@@ -226,8 +226,8 @@ def _lacks(table: KernelTotals, listed_seconds: float, unlisted_seconds: float) 
     count, seconds = _sums(row for row in table.rows if GENERATED_POINTWISE.match(row.name))
     if count:
         reason = (
-            f"which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a layout: a table has "
-            "no launch grids"
+            f"it is not known which of {count_of(count, 'generated kernel')} ({format_seconds(seconds)}) convert a "
+            "layout, as a table has no launch grids"
         )
         yield Lack(part="block_sizes", reason=reason)
     cut = sum(row.name.endswith(("...", "…")) for row in table.rows)

@@ -255,7 +255,7 @@ def test_an_undamaged_graph_has_no_failure_and_one_that_cannot_be_read_at_all_co
 
     graph = record_of(object(), lowered)
     assert graph.hook_failure is not None
-    assert graph.hook_failure.startswith("nothing of it could be read: AttributeError: ")
+    assert graph.hook_failure.startswith("no part of the graph could be read: AttributeError: ")
     assert graph.code_fingerprint is None  # it is the same code as no other
 
     nodes = [*lowered[0].scheduler.nodes, SimpleNamespace(kind="of tomorrow")]

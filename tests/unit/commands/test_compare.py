@@ -145,5 +145,5 @@ def test_models_that_cannot_be_judged_are_no_pass(tmp_path: Path, capsys: pytest
     unfinished = a_diagnosis(interrupted="interrupted from the keyboard")
 
     assert run(tmp_path, a_diagnosis(), unfinished, "--fail-on", "regression") == 4
-    assert "cannot judge a regression: the new one was not finished: interrupted" in capsys.readouterr().err
+    assert "cannot judge a regression: the new diagnosis was not finished: interrupted" in capsys.readouterr().err
     assert run(tmp_path, a_diagnosis(), unfinished) == 0

@@ -146,7 +146,7 @@ HUNDRED = ",".join(map(str, range(1, 100)))
         (["diagonse", "m.py"], "cannot load 'diagonse': expected model.py, model.py:attr"),
         (["diagonse", "m.py"], "transformers:NAME or diffusers:CLASS; did you mean 'layoutdoctor diagnose'?"),
         (["--list", "nowhere.txt"], "cannot read the list 'nowhere.txt': No such file"),
-        (["--quick"], "cannot diagnose nothing: expected a TARGET such as model.py"),
+        (["--quick"], "cannot start a diagnosis without a target: expected a TARGET such as model.py"),
         (["m.py", "--or"], "cannot use --or without inputs on both sides: expected --input SPEC --or --input SPEC"),
         (["m.py", "--input", "f32[1]", "--or", "--input", "f32[1]"], "cannot diagnose the same inputs twice"),
         (["m.py", "--threads", HUNDRED], "cannot diagnose 99 kinds of call: expected at most 64"),

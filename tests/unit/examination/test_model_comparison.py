@@ -88,7 +88,10 @@ def test_a_change_is_that_of_the_ratio_to_the_baseline(old: Diagnosis, new: Diag
     [
         (a_run(comparison=None), "the two diagnoses have no common baseline"),
         (a_run(comparison=a_comparison()), "no ratio to the baseline in one of the two"),
-        (other_last(equivalence=Equivalence(status="different")), f"the outputs of {LAST} are wrong in the new one"),
+        (
+            other_last(equivalence=Equivalence(status="different")),
+            f"the outputs of {LAST} are wrong in the new diagnosis",
+        ),
         (
             other_last(configuration=a_configuration(LAST, inductor_options={"a": 1})),
             "the configuration has other options",

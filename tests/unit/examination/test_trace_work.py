@@ -138,5 +138,5 @@ def test_a_table_has_the_same_sums() -> None:
     assert sums(found, "possible") == {STRIDED_COPY: 4, TENSOR: 5}
     assert (found.undecided_count, found.not_understood_count) == (9, 0)
     assert [lack.reason for lack in found.lacks[1:]] == [
-        "which of 6 generated kernels (1.00 us) convert a layout: a table has no launch grids"
+        "it is not known which of 6 generated kernels (1.00 us) convert a layout, as a table has no launch grids"
     ]

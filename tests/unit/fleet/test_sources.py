@@ -193,7 +193,10 @@ def test_the_users_own_pattern_of_ranks_counts_alone(tmp_path: Path) -> None:
     touch(tmp_path, "host1/gpu2_rank9.json", "rank3/other.json")
 
     assert names_and_ranks(tmp_path, rank_regex=r"gpu(\d+)") == {"host1/gpu2_rank9.json": 2, "rank3/other.json": None}
-    for pattern, message in (("(", r"cannot read --rank-regex '\('"), ("rank", "expected a group around the rank")):
+    for pattern, message in (
+        ("(", r"cannot read the regular expression of the rank, '\('"),
+        ("rank", "expected a group around the rank"),
+    ):
         with pytest.raises(UsageError, match=message):
             rank_reader(pattern)
 

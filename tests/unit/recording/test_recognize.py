@@ -157,7 +157,7 @@ def test_a_file_of_another_kind_is_named_and_not_opened(head: bytes, name: str, 
             "  aten::conv2d   0.48%  847.420us   0.48%  847.420us  35.309us   0.11%  705.594us  29.400us   24\n",
             "rows of a table of torch.profiler without its line of titles",
         ),
-        ("aten::conv2d | 0.48% | 847.420us | 0.48% | 847.420us | 24\n", "put that line above them"),
+        ("aten::conv2d | 0.48% | 847.420us | 0.48% | 847.420us | 24\n", "put the line of titles above the rows"),
         (
             " 58.8  501135728  1011  495683.2  470459.0  469755  602906  51678.9  sm80_xmma_fprop_implicit_gemm\n",
             "rows of a table of nsys stats without its line of titles",
