@@ -17,7 +17,7 @@ from layoutdoctor.errors import LayoutDoctorError
 EXIT_USAGE = 2
 DEFAULT_COMMAND = "diagnose"
 _CHECK = "--check"
-"""An option that selects the subcommand of the same name, if at most ``_TALK_OPTIONS`` come before it."""
+"""The option that selects the subcommand ``check``. Only ``_TALK_OPTIONS`` may come before it."""
 _TALK_OPTIONS = ("-q", "--quiet", "-v", "--verbose")
 
 
@@ -35,7 +35,7 @@ class OneLineParser(argparse.ArgumentParser):
     A parser that reports an error in one line and refers to ``--help``, instead of listing the options.
 
     Attributes:
-        hint: A guess at the mistake, which is added to the error.
+        hint: A guess at the user's mistake; the error message ends with this guess. Empty without a guess.
     """
 
     hint = ""
@@ -47,7 +47,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status. ``argv`` has the words after the program's name; None: sys.argv."""
+    """Runs one command and returns its exit status. ``argv``: the words after the program's name; None: sys.argv."""
     open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     with ending_signals():
@@ -83,7 +83,7 @@ def _main(given: Sequence[str]) -> int:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits off the words after ``--``, which ``run`` passes to the user's script; other subcommands have none."""
+    """Splits a command line of ``run`` at ``--``: the words after ``--`` are for the user's script."""
     if words[0] != "run" or "--" not in words:
         return list(words), []
     end = words.index("--")
@@ -91,7 +91,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _hint(words: Sequence[str], given: Sequence[str]) -> str:
-    """Returns a hint at a subcommand if the supposed target is nearly its name; otherwise an empty text."""
+    """Returns a hint if the target looks like a misspelled subcommand; otherwise an empty text."""
     target = next((word for word in given if not word.startswith("-")), "")
     names = (*COMMANDS, *COMMAND_ALIASES)
     if words[0] != DEFAULT_COMMAND or target in names or "." in target:
@@ -107,7 +107,7 @@ def build_parser(*commands: str) -> OneLineParser:
     Builds the parser of the command line.
 
     Args:
-        commands: Subcommands that are imported and get their options; the others have only their line in the help.
+        commands: Subcommands to import, so that their options are known; the help lists all subcommands.
     """
     parser = OneLineParser(
         prog="layoutdoctor",
@@ -139,7 +139,7 @@ def _module_of(command: str) -> Any:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """Puts the subcommand first, ``diagnose`` if none is named; help and version need no subcommand."""
+    """Puts the subcommand first, or ``diagnose`` if no subcommand is named. ``--help`` and ``--version`` need none."""
     count = next((number for number, word in enumerate(words) if word not in _TALK_OPTIONS), len(words))
     name, rest = words[count : count + 1], words[count + 1 :]
     if name == [_CHECK]:

@@ -32,7 +32,7 @@ class SubjectError(LayoutDoctorError):
 
 
 class TransportError(SubjectError):
-    """The model could not be sent to another process, or no process or temporary folder was made (exit status 3)."""
+    """The model could not be sent to another process, or no process or folder could be made (exit status 3)."""
 
 
 class RecordError(LayoutDoctorError):
@@ -50,7 +50,7 @@ class UnsupportedTorchError(LayoutDoctorError):
 @contextlib.contextmanager
 def needs_torch() -> Iterator[None]:
     """
-    A block for imports of modules that import torch.
+    A ``with`` block around imports that need torch.
 
     Raises:
         UnsupportedTorchError: torch is not installed, or this torch lacks a module. The error of a missing module of

@@ -94,7 +94,7 @@ def _options(request: pytest.FixtureRequest, changes: dict[str, Any]) -> dict[st
     """
     Combines the options of a check; raises ``UsageError`` for an unknown option or a marker's positional argument.
 
-    Later ones override earlier ones: the project's settings, the markers (the test's own last), the call's arguments.
+    The call's arguments override markers, markers override the project's settings. The marker nearest to the test wins.
     """
     from layoutdoctor.errors import UsageError
 

@@ -1,7 +1,7 @@
 """
-An assertion for a project's own tests: it fails if a model converts a layout and converts it back.
+An assertion for a project's own tests: it fails if a model converts a tensor to another layout and back.
 
-It passes only if the model could be examined.
+The assertion passes only if the model could be examined.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class _Wasted(NamedTuple):
 
     Attributes:
         pairs: The round trips.
-        seconds: Total time of the round trips; None if the time of one of them is not known.
-        share: ``seconds`` divided by the kernel time; None if one of the two is not known.
+        seconds: Total time of the round trips; None if the time of any round trip is not known.
+        share: ``seconds`` divided by the kernel time; None if either time is not known.
     """
 
     trial: Trial
@@ -60,7 +60,7 @@ def assert_no_redundant_conversions(
     allow_gaps: bool = False,
 ) -> Diagnosis:
     """
-    Fails if a model converts a layout and converts it back.
+    Fails if a model converts a tensor to another layout and back.
 
     Args:
         model: An nn.Module or any callable, which is copied and diagnosed; or a ``Diagnosis``, also of a trace. For
@@ -70,21 +70,21 @@ def assert_no_redundant_conversions(
         mode: ``inference`` or ``training``; a ``Diagnosis`` has its own mode.
         configurations: Configurations to check: names or Configuration values. ``inductor`` is
             ``torch.compile(model)(x)`` with model and input as the test made them. ``inductor-channels-last`` and
-            ``eager-channels-last`` first convert copies of both. ``eager`` is the model without a compiler; a
-            contiguous model on a CPU then usually has round trips in oneDNN. A trace has one configuration,
-            ``recorded``, which the default selects.
+            ``eager-channels-last`` convert copies of model and input to channels_last. ``eager`` is the model without
+            a compiler; a contiguous model on a CPU then usually has round trips in oneDNN. For a trace, the default
+            selects its only configuration, ``recorded``.
         accepted: A file written by ``--write-accepted``, or the paths of modules whose round trips are accepted.
-        max_share: Share of the kernel time, from 0 to below 1, that the round trips of each configuration may take;
-            accepted ones do not count. 0 allows no round trip. A round trip whose time is not known always fails.
-        allow_gaps: Whether the check may pass although a part of the model was not understood or not recorded (custom
-            operations, symbolic sizes), so that round trips in this part would not be found.
+        max_share: Largest share of the kernel time, from 0 to below 1, that the round trips of a configuration may
+            take. 0 allows no round trip. Accepted round trips do not count. An unknown time always fails.
+        allow_gaps: Whether the check may pass although a part of the model (a custom operation, symbolic sizes) was not
+            understood or not recorded. Round trips in such a part are not found.
 
     Returns:
-        The diagnosis, for further checks. It has no times of calls.
+        The diagnosis, for further checks. Calls were not timed in it.
 
     Raises:
         AssertionError: Round trips take more than ``max_share``. The first lines give their number, places and cost.
-        InconclusiveError: No round trip fails the check, but not everything could be examined, so this proves nothing.
+        InconclusiveError: No round trip fails the check, but a part of the model was not examined and may have some.
         UsageError: An argument is wrong.
         RecordError: The file of accepted findings cannot be read.
         SubjectError: The model cannot be sent to another process, or does not run in eager mode.

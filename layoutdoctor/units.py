@@ -15,18 +15,18 @@ _SIZE_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 
 
 def sum_if_all_known(*values: _Number | None) -> _Number | None:
-    """Returns the sum of the values; None if a value is None, or without values."""
+    """Returns the sum of the values; None if any value is None, or if there are no values."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def format_significant(value: float, digits: int = 3) -> str:
     """
-    Formats a number with this many significant digits and no exponent, such as ``"1.23"`` or ``"123"``.
+    Formats a number with ``digits`` significant digits and no exponent: ``"1.23"``, ``"123"``.
 
     Args:
         value: Any finite number.
-        digits: Number of significant digits; further digits of the integer part are 0, such as ``"12300"``.
+        digits: Number of significant digits. Later digits before the decimal point become 0: ``"12300"``.
     """
     if value == 0:
         return "0"
@@ -48,7 +48,7 @@ def format_seconds(seconds: Seconds) -> str:
 
 
 def format_bytes(count: Bytes) -> str:
-    """Formats a size with three significant digits and a binary unit: ``"1.53 MiB"``; bytes exactly: ``"1000 B"``."""
+    """Formats a size with three significant digits, ``"1.53 MiB"``; below 1 KiB with all digits, ``"1000 B"``."""
     for scale, unit in _SIZE_UNITS[:-1]:
         # Round first, as for durations: one byte less than a mebibyte is "1.00 MiB", never "1024 KiB".
         if float(f"{count / scale:.2e}") >= 1:

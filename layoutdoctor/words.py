@@ -118,7 +118,7 @@ _SPELLINGS = {
     "int8": "i8 s8 char int8_t",
     "uint8": "u8 uint8_t",
 }
-"""Names of dtypes in oneDNN, in the profiler, and in the templates of CUDA and HIP, by torch's name."""
+"""Other spellings of torch's dtypes: in oneDNN, in the profiler, and in the templates of CUDA and HIP."""
 
 DTYPES = {
     **{name: name for name in ITEM_BYTES},
@@ -141,7 +141,7 @@ def item_bytes(dtype: str | None) -> int | None:
 
 
 def plural(noun: str) -> str:
-    """Returns the plural in ``s`` of a noun: ``"conversions"``, ``"tensors of unknown kind"``."""
+    """Returns the plural of a noun, made with ``s``: ``"conversions"``, ``"tensors of unknown kind"``."""
     head, of, rest = noun.partition(" of ")
     return f"{head}s{of}{rest}"
 
@@ -157,7 +157,7 @@ def be(count: int) -> str:
 
 
 def listing(parts: Iterable[str], most: int | None = 4) -> str:
-    """Lists parts in a sentence: ``"a, b and c"``; counts parts beyond ``most``: ``"and 7 more"``; None names all."""
+    """Lists parts as in a sentence: ``"a, b and c"``. After ``most`` parts comes ``"and 7 more"``; None lists all."""
     every = list(parts)
     named = every if most is None or len(every) <= most else [*every[:most], f"{len(every) - most} more"]
     return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} and {named[-1]}"
@@ -180,7 +180,7 @@ Value = TypeVar("Value")
 
 
 def phrase(words: str, value: Value | None, text: Callable[[Value], str] = str) -> str:
-    """Puts ``text(value)`` in place of ``{}`` in the words: ``" (4.00 ms)"``; empty if the value is None or empty."""
+    """Replaces ``{}`` in the words by ``text(value)``: ``" (4.00 ms)"``. Empty if the value is None or empty."""
     return "" if value is None or value in ("", (), []) else words.format(text(value))
 
 
@@ -190,7 +190,7 @@ def shape_words(shape: Sequence[Size]) -> str:
 
 
 def layout_words(layout: Layout | None) -> str:
-    """Names a layout: ``"channels_last"``, ``"blocked aBcd16b"``, else its strides; None as not recorded."""
+    """Names a layout: ``"channels_last"``, ``"blocked aBcd16b"``, ``"strides (1, 4)"``, ``"a layout not recorded"``."""
     if layout is None or (layout.format is None and layout.stride is None):
         return "a layout not recorded"
     if layout.format is not None:
@@ -206,7 +206,7 @@ def op_words(target: str) -> str:
 
 
 _CELL = re.compile(r"\d{5,10}\.py")
-"""Names that IPython gives to the file of a notebook's cell: a hash of the code."""
+"""File names that IPython gives to the cells of a notebook: a hash of the code."""
 
 
 def line_words(location: SourceLocation, *, with_folders: bool = False) -> str:
@@ -233,7 +233,7 @@ _CONFIGURATIONS[BASELINE] += " (the default)"
 
 
 def name_in_words(name: str) -> str:
-    """Describes a configuration: ``"compiled + channels_last"``; one that is not built in keeps its name."""
+    """Describes a configuration: ``"compiled + channels_last"``; a user's own configuration keeps its name."""
     base, *added = name.split("+")
     built_in = base.removeprefix(AHEAD_OF_TIME)
     if built_in not in _CONFIGURATIONS:
@@ -261,7 +261,7 @@ def gain_words(ratio: Ratio, than: str | None = None) -> str:
     Describes a configuration's ratio: ``"looks 1.15x faster than eager (0.98 to 1.31), not certain"``.
 
     Args:
-        than: Words for the configuration that it is compared with; None leaves them out.
+        than: Words for the other configuration of the comparison; None leaves them out.
     """
     low, median, high, word = ratio.low, ratio.median, ratio.high, "faster"
     if median < 1 and ratio.verdict != "equal":
@@ -274,7 +274,7 @@ def gain_words(ratio: Ratio, than: str | None = None) -> str:
 
 
 def speed_words(ratio: Ratio, than: str | None = None) -> str:
-    """Makes a clause of a ratio: ``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster ..."``."""
+    """Makes a clause from a ratio: ``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster ..."``."""
     return f"{shown(ratio.name)} {'' if ratio.verdict == 'inconclusive' else 'is '}{gain_words(ratio, than)}"
 
 
@@ -287,5 +287,5 @@ SWITCH_WORDS = {True: "on", False: "off", None: NOT_RECORDED}
 
 
 def described(found: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Makes a line for each key of ``found``: the key, and a list of its names."""
+    """Makes a line for each key of ``found``, with the names of the key: ``"key: a, b and c"``."""
     return tuple(f"{what}: {listing(names, 3)}" for what, names in found.items())

@@ -1,5 +1,5 @@
 """
-Torch's private names, each with what is lost without it, and the settings and hooks of compiles that use them.
+Torch's private names, each with the loss if torch lacks it; and the settings and hooks of compiles that use them.
 
 If torch lacks a name, ``private`` raises UnsupportedTorchError. Only the capture that needs the name is lost, and the
 user's compile goes on. The wraps around Inductor's functions call the original and return its result. They record after
@@ -97,7 +97,7 @@ PRIVATE_NAMES: Mapping[str, str] = {
     "torch._subclasses.fake_tensor.FakeTensorMode.cache_clear": _TARGET,
     "torch._subclasses.fake_tensor.FakeTensor": _TARGET,
 }
-"""Dotted paths of torch's private names, each with what is lost if torch lacks the name."""
+"""Dotted paths of torch's private names, each with a description of the loss if torch lacks the name."""
 
 
 def private(path: str) -> Any:
@@ -129,7 +129,7 @@ def _owner(path: str) -> Any:
 
 
 def _lost_names(*, with_target: bool) -> str:
-    """Lists what is lost because this torch lacks private names: each loss once, with the names that cause it."""
+    """Lists the losses from private names that this torch lacks: each loss once, with the missing names."""
     blame: dict[str, list[str]] = {}
     for path, loses in PRIVATE_NAMES.items():
         if with_target or loses != _TARGET:
@@ -200,7 +200,7 @@ def inductor_config() -> Any:
 
 
 def profiler_runs() -> bool:
-    """Whether a profiler of torch records this thread, if torch says so: a second profiler would end the first."""
+    """Whether a profiler of torch records this thread; False if not known. A second profiler would end the first."""
     with contextlib.suppress(UnsupportedTorchError):
         return bool(private("torch.autograd._profiler_enabled")())
     return False
@@ -208,7 +208,7 @@ def profiler_runs() -> bool:
 
 @contextlib.contextmanager
 def lowering_every_graph() -> Iterator[None]:
-    """A block without caches of compiled graphs: a hit would skip ``GraphLowering``, where graphs are captured."""
+    """A block without caches of graphs: a cache hit would skip ``GraphLowering``, where graphs are captured."""
     import torch._functorch.config as functorch_config
 
     with (
@@ -308,7 +308,7 @@ def compile_arguments_of(compiled: object) -> dict[str, Any]:
     Finds the arguments that torch.compile was called with: ``mode`` or ``options``, ``dynamic``, ``fullgraph``.
 
     Returns:
-        The arguments by name; empty if the object is not compiled, not by Inductor, or by a torch that hides them.
+        The arguments by name; empty if Inductor did not compile the object, or if this torch hides the arguments.
 
     Source:
         The context behind ``get_compiler_config``, ``innermost_backend``, torch/_dynamo/eval_frame.py;
@@ -389,7 +389,7 @@ _SPURIOUS_LOG_LINE = "Conv inputs meta not found"
 
 class InductorHooks:
     """
-    Five wraps around Inductor, all undone on exit.
+    Records compiles: wraps functions of Inductor on entry, and undoes all wraps on exit.
 
     Attributes:
         on_traced: Called with each graph that dynamo hands to Inductor, before Inductor changes it.

@@ -42,8 +42,8 @@ class EagerRecorder(TorchDispatchMode):
     Records the operations of one iteration.
 
     Attributes:
-        nodes: Nodes so far: one per operation, a ``getitem`` for each tensor of a result that is a tuple or list, and a
-            placeholder for each tensor that no recorded operation made.
+        nodes: Nodes so far. Each operation has one node. If its result is a tuple or list, each tensor in the result
+            has a ``getitem`` node. Each tensor that no recorded operation made has a placeholder.
         failures: Operations that could not be recorded, with the error; they run all the same.
         not_understood: Names of the operations whose tensors cannot be followed, by reason.
     """
@@ -140,7 +140,7 @@ class EagerRecorder(TorchDispatchMode):
             location, module = self._forward.get(int(running._sequence_nr()), (None, None))
             return location, module, True
         place = (_user_location(sys._getframe(3)), self._modules.current)
-        # Autograd makes a node just before its operation runs: the first operation seen with a number is the node's.
+        # Autograd numbers a node just before its operation runs, so the first operation with a number is the node's.
         self._forward.setdefault(private("torch.autograd._get_sequence_nr")() - 1, place)
         return place[0], place[1], False
 
@@ -172,11 +172,11 @@ class EagerRecorder(TorchDispatchMode):
         return f"{stem}_{count}" if count else stem
 
     def names_of(self, value: Any) -> tuple[str, ...]:
-        """Names of the nodes that made the tensors in a value, such as the model's output."""
+        """Returns the names of the nodes that made the tensors in a value, such as the model's output."""
         return tuple(self._name_of(leaf) for leaf in _tensors(value))
 
     def still_held(self) -> tuple[str, ...]:
-        """Names of the operations whose results are still referenced, for example by a module that keeps a state."""
+        """Returns the names of operations whose results are still referenced, for example by a module with a state."""
         made = {node.name for node in self.nodes if node.op == "call_function"}
         return tuple(name for name, weak in self._names.values() if name in made and weak() is not None)
 
@@ -251,7 +251,7 @@ def record_eager_iteration(
 
     Args:
         module: The copy of the user's module that ``step`` runs; None if it runs a function.
-        outputs: Returns the outputs of the iteration and, in training, the gradients.
+        outputs: Function that returns the outputs of the iteration and, in training, the gradients.
 
     Raises:
         Exception: Any error of the step.

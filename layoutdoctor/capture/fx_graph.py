@@ -1,4 +1,4 @@
-"""Turns FX graphs into records: nodes with layout, source line and module, calls, texts, and what is not understood."""
+"""Turns FX graphs into records: nodes, calls, the model as Python text, and the parts that are not understood."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def layout_of(value: Any) -> Layout | None:
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:
-    """Returns the first tensor in a node's value, a tensor or nested tuples and lists; None without any."""
+    """Returns the first tensor in a node's value, also from nested tuples and lists; None if it holds no tensor."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (tuple, list)):
@@ -57,8 +57,8 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a file is the user's: not of torch or packages that torch calls, of Python or of us, not generated."""
-    is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages are in there
+    """Whether a file is the user's: no file of Python, torch, its dependencies or layoutdoctor, and not generated."""
+    is_pythons = path.startswith(_STANDARD_LIBRARY) and f"-packages{os.sep}" not in path  # site-packages is inside
     is_torchs = path.startswith(_NOT_THE_USERS) or _CALLED_BY_TORCH.search(path) is not None
     return not (is_pythons or is_torchs or "/torchinductor_" in path)
 
@@ -99,8 +99,8 @@ def node_module(node: Any, names: Mapping[str, Sequence[str]]) -> str | None:
     """
     Returns the name of the nn.Module that an FX node comes from; None for the model itself, and if not recorded.
 
-    A node of a backward graph has the module of its forward node. Behind a graph break, dynamo's path begins at the
-    module whose forward it traces; the name that the module has in the model is returned instead.
+    A node of a backward graph has the module of its forward node. After a graph break, dynamo's path may begin at an
+    inner module. The name returned is always the module's name in the whole model.
 
     Args:
         names: Names of each module in the model, by the module's ``id`` as text.
@@ -216,7 +216,7 @@ def output_names(graph_module: Any) -> tuple[str, ...]:
 
 
 def not_understood_in(graph_module: Any, buffers: Sequence[Buffer]) -> tuple[str, ...]:
-    """Lists what is not understood in a graph: one line per kind, with the names of the nodes and buffers."""
+    """Lists the reasons why parts of a graph are not understood, one line each, with the names of nodes and buffers."""
     found: dict[str, list[str]] = {}
     for node in graph_module.graph.nodes:
         for what in _problems(node):
@@ -254,8 +254,8 @@ def _operator_problems(node: Any) -> Iterator[str]:
 
 
 def operator_problem(target: Any) -> str | None:
-    """Returns the reason why an operator is not understood; None for torch's own operators that are not quantised."""
-    if "quantize" in str(target):  # also in the text of an Inductor pattern, which names what it replaces
+    """Returns the reason why an operator is not understood (quantised or custom); None for torch's other operators."""
+    if "quantize" in str(target):  # also in the text of an Inductor pattern for quantised operations
         return "quantised operation"
     namespace = getattr(target, "namespace", None)
     is_custom = namespace is not None and namespace not in KNOWN_NAMESPACES
@@ -263,7 +263,7 @@ def operator_problem(target: Any) -> str | None:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Returns the reason why a tensor's layout cannot be followed; None if it can, or if the value is no tensor."""
+    """Returns the reason why a tensor's layout cannot be followed; None if there is no such reason."""
     if not isinstance(value, torch.Tensor):
         return None
     if value.layout is not torch.strided:

@@ -52,7 +52,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
 
 def _renamed_constants(graph: Any) -> dict[str, str]:
     """
-    Maps the name that generated code has for a constant to its FX node, if the two names differ.
+    Maps the name of a constant in generated code to the name of its FX node, if the two names differ.
 
     Source:
         ``GraphLowering.allocate_non_dup_const_name``: ``constant_0_weight`` for ``0.weight``, torch 2.13.
@@ -97,7 +97,7 @@ class _GraphFacts:
 
 def _output_buffers(graph: Any) -> Iterator[str | None]:
     """
-    Yields the name of the buffer behind each output of a graph, through views; None for an output without one.
+    Yields the name of each output's buffer, also if the output is a view of it; None for an output without a buffer.
 
     Source:
         ``GraphLowering.graph_outputs``: ``TensorBox``, ``StorageBox``, ``ReinterpretView``; torch 2.7 to 2.15.
@@ -157,7 +157,7 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
                 problem=body.problem,
             )
         )
-    # A loop body reads a buffer by its old name; after a change in place, the scheduler reads the buffer of the change.
+    # After a change in place, a loop body still has the old name of the buffer, and the scheduler has the new name.
     renamed = getattr(node, "mutation_renames", None)
     return [_with_names(buffer, renamed) for buffer in found] if renamed else found
 
@@ -166,9 +166,9 @@ def _source_node(node: Any, origins: Sequence[str]) -> str | None:
     """
     Returns the name of the FX node whose value a scheduler node computes; None if there is no such node.
 
-    A oneDNN call that freezing made has one origin, which is the right node. ``get_origin_node`` is wrong for such a
-    call: it returns the node that writes into the result later (an addition fused into the next convolution), and
-    nothing if the call itself writes in place.
+    A oneDNN call that freezing made has one origin, which is the right node. ``get_origin_node`` would be wrong: it
+    returns a node that writes into the result later (an addition that the next convolution fused). If the call itself
+    writes in place, it returns nothing.
     """
     call = node.node.inputs[0] if type(node.node).__name__ == "MultiOutput" else node.node
     if len(origins) == 1 and str(getattr(call, "python_kernel_name", None)).startswith("torch.ops.mkldnn."):
@@ -198,7 +198,7 @@ def ir_layout(inner: Any) -> Layout | None:
         layout = inner.get_layout()
     except Exception:  # some classes raise, some have only the attribute
         layout = getattr(inner, "layout", None)
-    # The layout of a mutation has the strides of the tensor that its target is a view of; the target has its own.
+    # If a view is changed in place, the layout has the strides of the whole tensor; ``target`` has the view's strides.
     changed = getattr(layout, "target", None)
     try:
         sizes, strides = (layout.size, layout.stride) if changed is None else (changed.get_size(), changed.get_stride())
@@ -275,12 +275,12 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
 
 
 def _indices_of(block: Any) -> set[str]:
-    """Names the index expressions in the outermost block of a loop body, without those of its masked parts."""
+    """Names the index expressions in the outermost block of a loop body; masked parts have blocks of their own."""
     return {str(node.args[-1]) for node in block.graph.nodes if node.target == "get_index" and node.args}
 
 
 def _steps(index: Any, counts: dict[Any, int], ones: set[Any]) -> tuple[dict[Any, int], int] | None:
-    """Returns an index's step per loop variable, and its constant term; None unless it is linear with whole steps."""
+    """Returns an index's integer step for each loop variable, and its constant; None if an index has another form."""
     steps: dict[Any, int] = {}
     constant = 0
     for term, factor in index.as_coefficients_dict().items():

@@ -5,8 +5,8 @@ Dynamo and AOTAutograd trace the model on ordinary CPU tensors. Each graph that 
 forward and backward of training) is copied, moved to fake CUDA tensors and lowered for the target GPU. The generated
 code is never loaded. The caller runs the traced graph itself, operation by operation on the CPU: its outputs are real,
 and ``backward()`` works. If no value decides what the model does, nothing is computed, and the outputs are
-uninitialized memory of the right layout. The strides that lowering chose for the target reach the backward graph only
-as the strides of the fake tensors that the backward graph is lowered with.
+uninitialized memory of the right layout. Lowering chooses strides for the target. Only the fake inputs with which the
+backward graph is lowered have these strides; the real tensors do not.
 
 A lowering on the CPU misses the model's branches on ``x.is_cuda``, ``torch.autocast("cuda")``, operations that
 AOTAutograd decomposes differently for a GPU (attention, RNNs), and autotuning.
@@ -67,11 +67,11 @@ class TargetLowering:
     """
     A backend of torch.compile that lowers for a target GPU.
 
-    The block of ``in_effect`` has to contain the compile and the model calls that cause it. Enter it before the
-    capture's hooks, so that the hooks wrap the shortened ``compile_to_module`` and not the original.
+    Compile the model, and make the calls that cause compiles, in the block of ``in_effect``. Enter this block before
+    the capture's hooks, so that the hooks wrap the shortened ``compile_to_module`` and not the original.
 
     Attributes:
-        needs_values: Whether a value decides what the model does, so that graphs have to be computed.
+        needs_values: Whether graphs have to be computed, because the values of tensors decide what the model does.
         failures: One sentence for each graph that could not be lowered.
 
     Source:
@@ -118,7 +118,7 @@ class TargetLowering:
             mock.patch.object(GraphLowering, "compile_to_module", compile_to_module),
             # The original copies a constant of the model to the device during code generation.
             mock.patch.object(GraphLowering, "constant_name", lambda graph, name, device: name),
-            # The decomposition of ``convolution_backward`` asks ``is_gpu``: then the bias gradient is a separate sum.
+            # The decomposition of ``convolution_backward`` asks ``is_gpu``: a GPU sums the bias gradient separately.
             mock.patch.object(decomposition, "is_gpu", return_value=True),
             # The pass that replaces ``bmm`` of batch size 1 by ``mm`` asks for this type; not in torch 2.7.
             mock.patch.object(joint_graph, "get_gpu_type", return_value="cpu", create=True),
@@ -202,7 +202,7 @@ def generated_source(graph: Any) -> str:
     Generates a graph's code; without Triton, returns the text of the scheduler nodes instead.
 
     Source:
-        ``GraphLowering.codegen`` returns (code, kernels), the code is plain text only in torch 2.7.
+        ``GraphLowering.codegen`` returns (code, kernels); only in torch 2.7, the code is plain text.
     """
     if triton_version() is None:
         graph.init_wrapper_code()
@@ -301,8 +301,8 @@ def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
     Returns a function that makes a graph's outputs without computing them.
 
     Returns:
-        None if the graph has to be computed: an output is no strided tensor of known sizes, or no input is used, as in
-        NumPy's arithmetic on shapes, whose results the model may need.
+        The function; None if the graph has to be computed. This is the case if an output is no strided tensor of known
+        sizes. It is also the case if the graph uses no input (NumPy's arithmetic on shapes): the values may be needed.
     """
     output = graph_module.graph.output_node()
     outputs = output.args[0]
@@ -324,7 +324,7 @@ def without_values(graph_module: fx.GraphModule) -> Callable[..., Any] | None:
 
 
 def _laid_out(result: Any, traced: Any) -> Any:
-    """Copies a result to the strides of its fake tensor, if the strides differ and are known numbers."""
+    """Copies a result to the strides of the traced tensor, if these strides are known numbers and differ."""
     if not isinstance(result, torch.Tensor) or not isinstance(traced, torch.Tensor) or not result.numel():
         return result
     strides = tuple(traced.stride())

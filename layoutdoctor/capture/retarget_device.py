@@ -32,9 +32,9 @@ def cudnn_formats() -> Iterator[None]:
     Dynamo and AOTAutograd trace with fake tensors on the CPU. With cuDNN's strides for convolutions, the traced graph
     has the strides that it would have on the GPU, tangents and saved tensors included.
 
-    cuDNN and oneDNN follow the same rule, and every build of torch can apply oneDNN's: the result is channels-last if
-    the strides of the input or the weight *look* channels-last, except for double. For bfloat16, the rule of float16 is
-    assumed; without a GPU, torch cannot confirm this assumption.
+    cuDNN's rule: the result is channels-last if the strides of the input or the weight *look* channels-last, except for
+    double. oneDNN has the same rule, and every build of torch can apply oneDNN's rule. For bfloat16, cuDNN is assumed
+    to do the same as for float16; without a GPU, torch cannot confirm this assumption.
 
     Source:
         ``torch/_subclasses/fake_impls.py`` ``conv``, which asks ``torch._C._select_conv_backend`` and takes the format
@@ -178,7 +178,7 @@ def _answer_for_device(stack: contextlib.ExitStack, target: Gpu) -> None:
         (torch.cuda, "get_device_properties", lambda device=None: properties),
         (torch.cuda, "current_device", lambda: 0),
         (torch.cuda, "device_count", lambda: 1),
-        # The true answer stays: a CUDA build may derive it from the count, and fake tensors use a GPU that is there.
+        # Here the true answer is given: torch may derive it from the changed count, and fake tensors use a real GPU.
         (torch.cuda, "is_available", lambda: is_here),
         (interface, "get_device_properties", lambda device=None: properties),
         (interface, "is_bf16_supported", lambda including_emulation=False: True),

@@ -1,4 +1,4 @@
-"""Captures one compile: turns what the hooks of ``compat`` see into graph records."""
+"""Captures one compile: makes a record of every graph that the hooks of ``compat`` see."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class CompileCapture:
         for code, reasons in private("torch._dynamo.utils.guard_failures").items():
             for reason in reasons[self._failed_guards.get(code, 0) :]:
                 frame = _FRAME_NUMBER.match(reason)
-                # A frame behind a graph break may be older than this capture: its failed guards are no recompiles here.
+                # A frame after a graph break may be older than this capture; its failed guards do not count here.
                 if frame is None or int(frame[1]) >= self._first_frame:
                     yield first_words(reason)
 
@@ -237,7 +237,7 @@ def _made_of(buffer: Buffer) -> tuple[str, ...]:
     """
     Returns the names of the FX nodes that an external call computes.
 
-    ``origins`` comes first: ``source_node`` may be a later node, into which Inductor fused the call's result.
+    ``origins`` is preferred: ``source_node`` may be a later node, into which Inductor fused the call's result.
     """
     return buffer.origins or (() if buffer.source_node is None else (buffer.source_node,))
 

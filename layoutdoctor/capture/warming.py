@@ -33,7 +33,7 @@ _LONGEST_TUNING_SECONDS = 60
 
 
 def may_use_gpu() -> bool:
-    """Whether there is a GPU. A child process asks: after a process has asked CUDA, its forks cannot use CUDA."""
+    """Whether there is a GPU. A child process asks, because forks of a process that asked CUDA cannot use CUDA."""
     return _succeeded(_forked(torch.cuda.is_available))
 
 
@@ -174,10 +174,10 @@ def _stop(*_: Any, **__: Any) -> None:
 
 def _share_headers() -> None:
     """
-    Makes the forked processes share the path of the precompiled header that a set of compiler options needs.
+    Makes the forked processes share the path of the precompiled header, one path for each set of compiler options.
 
-    To find the path, Inductor preprocesses the header in every process, which takes two seconds. Here one process does
-    so and writes the path to a file; the others read the file.
+    By itself, every process preprocesses the header to find the path, which takes two seconds. Here the first process
+    writes the path to a file, and the other processes read this file.
     """
     cache = importlib.import_module("torch._inductor.codecache")
     locks = importlib.import_module("torch.utils._filelock")

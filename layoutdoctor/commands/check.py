@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints each fact beside its name."""
+    """Prints the properties, each beside its name."""
     from layoutdoctor.workers.processes import OtherPrograms
 
     others = OtherPrograms()
@@ -109,7 +109,7 @@ def _of_machine(other_cores: float | None) -> Iterator[tuple[str, str]]:
 
 
 def _loaded_allocator() -> str | None:
-    """Returns the name of the allocator that replaces the C library's in this process; None if none is known."""
+    """Returns the allocator that this process loaded instead of the C library's, such as jemalloc; else None."""
     with contextlib.suppress(OSError):
         found = _ALLOCATORS.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
         return found[1] if found is not None else None

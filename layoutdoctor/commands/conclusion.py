@@ -1,7 +1,7 @@
 """
 Concludes every command with a diagnosis: accepted findings, reports, findings that fail the command, exit status.
 
-Before anything is measured, the options are checked, and whether their files can be read or written.
+The options and their files are checked before anything is measured.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Conclusion:
 
     Attributes:
         report_format: Format of the report on standard output.
-        fail_on: Severity, or code of a rule, of findings that fail the command; None if no finding does.
+        fail_on: Least severity, or code, of the findings that fail the command; None if no finding fails the command.
         accepted_path: File of accepted findings, which is read or written; None without such a file.
-        accepted: Content of this file; None without ``accepted_path``, or if the file does not exist yet.
+        accepted: Content of the file at ``accepted_path``; None if there is no such file yet.
         annotate: Function that writes an annotated trace; None unless the only file to show is a trace, table or log.
     """
 
@@ -109,7 +109,8 @@ class Conclusion:
             show: Function that shows the scrubbed diagnosis; None prints the report.
 
         Returns:
-            The exit status; with ``fail_on``, ``EXIT_INCONCLUSIVE`` if neither kernels nor graphs were recorded.
+            The exit status, which is ``status`` without ``fail_on``. With ``fail_on``, a failing finding gives
+            ``EXIT_FOUND``; a record with neither kernels nor graphs gives ``EXIT_INCONCLUSIVE``.
         """
         acceptance = self.accept(diagnosis)
         shown = self.for_others(acceptance.diagnosis)
@@ -136,16 +137,16 @@ class Conclusion:
         return for_others(record, redact_names=self.is_redacted)
 
     def accept(self, diagnosis: Diagnosis) -> Acceptance:
-        """Marks the accepted findings of a diagnosis; all findings, if the file of accepted findings is written."""
+        """Marks the accepted findings of a diagnosis. If the file of accepted findings is written, all are accepted."""
         if self.accepted_path is None:
             return Acceptance(diagnosis)
-        diagnosis = for_others(diagnosis)  # a saved diagnosis has scrubbed names, and is compared with the same file
+        diagnosis = for_others(diagnosis)  # with scrubbed names, as in the file
         if self.accepted is not None and not self.writes_accepted:
             return accept(diagnosis, self.accepted)
         return accept(diagnosis, accept_all(diagnosis, self.accepted))
 
     def _end_accepted(self, path: Path, acceptance: Acceptance) -> None:
-        """Writes the accepted findings if requested; says how many there are, and which entries no longer hold."""
+        """Writes the accepted findings if requested; logs their number, and the entries that no longer hold."""
         count = count_of(acceptance.count, "finding")
         if self.writes_accepted:
             try:

@@ -258,7 +258,7 @@ def diagnose_calls(
 
     Args:
         requests: Requests by the name of the kind of call.
-        weights: Relative frequency of each kind of call, in the same order.
+        weights: Relative frequency of each kind of call, in the order of ``requests``.
     """
     from layoutdoctor.examination.advice.policy import (
         make_policy,  # imported late, so that errors of the command line show first
@@ -330,7 +330,7 @@ def prepare_diagnosis(arguments: argparse.Namespace, targets: Sequence[str]) -> 
 
 
 def _package(arguments: argparse.Namespace, read: Sequence[Path]) -> str | None:
-    """Returns the file of ``--package``; None without it. Refuses a file that cannot be written, and ``--resume``."""
+    """Returns the file of ``--package``, or None. Refuses a file that cannot be written, and use with ``--resume``."""
     if arguments.package is None:
         return None
     if arguments.resume is not None:

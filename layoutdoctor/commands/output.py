@@ -180,7 +180,7 @@ def prepare_outputs(
 
 
 def writable(path: Path, read: Iterable[InputFile], *, force: bool) -> Path:
-    """Returns the path; raises ``UsageError`` if the file cannot be written or is read as well. Changes no file."""
+    """Returns the path, or raises ``UsageError`` if the file is in ``read`` or cannot be written. Changes no file."""
     for source in read:
         with contextlib.suppress(OSError, ValueError):  # no such file exists, or can exist
             if source is not None and path.samefile(source):
@@ -356,7 +356,7 @@ def print_report(shown: Diagnosis, report_format: str) -> None:
 
 def render_terminal(diagnosis: Diagnosis, width: int | None) -> str:
     """
-    Renders the report with colours, if rich decides so (``NO_COLOR``, ``FORCE_COLOR``).
+    Renders the report, with colours if rich decides for them (``NO_COLOR``, ``FORCE_COLOR``).
 
     Args:
         width: Characters per line; None for 100. Lines of code to paste are never broken.

@@ -35,10 +35,10 @@ def with_reproduction(
     """
     Runs the reproducer and adds its output to the diagnosis.
 
-    The script, if there is one, runs only if it or a Markdown report will be written. An interrupted run adds nothing.
+    The script runs only if ``outputs`` has a reproducer or a Markdown report. An interrupted script adds nothing.
 
     Args:
-        target: The target as on the command line; a reproducer that loads the model from a file gets its file.
+        target: The target as on the command line, for a script that loads the model from the target's file.
     """
     if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
         return diagnosis

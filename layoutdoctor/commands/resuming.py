@@ -1,4 +1,4 @@
-"""``--resume``: continues a diagnosis from a folder of recordings, if its surroundings have not changed."""
+"""``--resume``: continues a diagnosis from its recordings, if files, versions and machine have not changed."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Folder:
     file of the user, one of ``_SEEN_VARIABLES``, a version or the machine has changed, all configurations run again.
 
     Attributes:
-        locked: Context at whose end other runs may use the folder; the end of the process ends it as well.
+        locked: Context that keeps other runs out of the folder until the context or the process ends.
         changes: Names of the things that have changed since the folder was written.
         recordings: The recordings in the folder that are still valid.
-        is_done: Whether the recordings are those of a finished run.
+        is_done: Whether the recordings come from a finished run.
     """
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -94,7 +94,7 @@ class Folder:
         return tuple(one for one in self.recordings if one.trial.status in ("failed", "crashed", "timed_out"))
 
     def keep(self, recordings: Sequence[Recording], loaded_files: Sequence[str]) -> None:
-        """Writes the recordings so far; the first call also writes hashes of the user's files and the surroundings."""
+        """Writes the recordings so far; the first call also writes hashes of files, versions and machine."""
         if not self._has_noted:  # only once, soon after the files were imported
             self._has_noted = True
             hashes = {os.path.relpath(file, self._path): _hash_of(Path(file)) for file in loaded_files}
@@ -105,11 +105,12 @@ class Folder:
 
 def _locked(folder: Path) -> contextlib.ExitStack:
     """
-    Locks a folder against other runs until the returned context ends. On Windows, and on file systems without locks,
-    nothing is locked.
+    Locks a folder against other runs until the returned context ends.
+
+    On Windows, and on file systems without locks, nothing is locked.
 
     Raises:
-        BlockingIOError: Another run has locked it.
+        BlockingIOError: Another run has locked the folder.
     """
     lock = contextlib.ExitStack()
     with contextlib.suppress(ImportError):

@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.0
 
 
 def check_request(request: Request) -> None:
-    """Refuses a request that no worker can carry out: torch is missing, or a word is not UTF-8 text."""
+    """Refuses a request that no worker can carry out: torch is missing, or a text in the request is not UTF-8."""
     require_torch()
     try:
         msgspec.json.encode(request)
@@ -52,10 +52,10 @@ def require_torch() -> None:
 
 class Running:
     """
-    The diagnosis of a command, under way; all diagnoses of a process share a launcher.
+    One diagnosis of a command, and its recordings while it runs. All diagnoses of a process share a launcher.
 
     Raises:
-        UsageError: The folder to resume from cannot be used, or a word of the request is not UTF-8 text.
+        UsageError: The folder to resume from cannot be used, or a text in the request is not UTF-8.
         UnsupportedTorchError: torch is not installed.
     """
 
@@ -75,7 +75,7 @@ class Running:
         """
         Makes the diagnosis, findings included. Logs a line for each configuration as soon as it is ready.
 
-        May be called only once, because other runs may use the folder afterwards.
+        May be called only once: afterwards, other runs may use the folder of recordings.
         """
         with contextlib.nullcontext() if self._folder is None else self._folder.locked:
             return self._diagnose(quiet=quiet)

@@ -62,7 +62,7 @@ def targets_of(arguments: argparse.Namespace) -> list[str]:
 
 def kinds_of_call(arguments: argparse.Namespace, target: str) -> dict[str, tuple[tuple[str, ...], int | None]]:
     """
-    Returns the inputs and the thread count of each kind of call, by its name: each group of inputs with each count.
+    Returns the kinds of call by name: every group of inputs, combined with every thread count.
 
     Raises:
         UsageError: There are too many kinds, a group is empty, or two kinds are the same.

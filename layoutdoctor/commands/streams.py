@@ -28,7 +28,7 @@ _ACTS_ON_A_TERMINAL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?
 """Control characters, except line breaks, tabs and the escape sequences of colours and font weight."""
 
 logger = logging.getLogger("layoutdoctor")
-"""Logger of notes: ``-q`` hides those of level info, and only ``-v`` shows those of level debug."""
+"""Logger of notes: ``-q`` hides notes of level info, and only ``-v`` shows notes of level debug."""
 
 
 class OutputError(LayoutDoctorError):
@@ -62,7 +62,7 @@ class _Saying(logging.Handler):
 
 @contextlib.contextmanager
 def logging_to_stderr(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """A block in which the log goes to standard error: notes, with ``-q`` only warnings, with ``-v`` more notes."""
+    """A block in which log records go to standard error: level info and above; warning if quiet, debug if verbose."""
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [_Saying()], False
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)

@@ -58,7 +58,7 @@ class AcceptedFinding(Place, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         evidence_count: Number of pieces of evidence of the accepted finding. A finding with more evidence is not
             accepted; None to accept any number.
         message: The message of the finding; it is for people and is not compared.
-        also: Further places where the finding is accepted: it names only its costliest place, which may change.
+        also: Further places where the finding is accepted. A finding names only its costliest place, which may change.
     """
 
     code: str
@@ -90,7 +90,7 @@ class Acceptance:
 
     Attributes:
         diagnosis: The diagnosis, in which the field ``accepted`` of each accepted finding has the reason.
-        gone: Entries without a finding, although the diagnosis could have had it.
+        gone: Entries of the file whose finding is not there, although the diagnosis could have found it.
         expired: Entries past their last day; their findings are not accepted.
         outgrown: Entries whose finding has more evidence than was accepted; the finding is not accepted.
     """
@@ -175,7 +175,7 @@ def _by_key(entries: Iterable[AcceptedFinding]) -> dict[_Key, list[AcceptedFindi
 
 
 def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
-    """Whether a missing finding is gone: the diagnosis is finished, of the entry's subject, with its configuration."""
+    """Whether the diagnosis could have the entry's finding: it is finished and has its subject and configuration."""
     if diagnosis.interrupted is not None or entry.subject not in (None, diagnosis.subject.name):
         return False
     if entry.configuration is None:

@@ -1,4 +1,4 @@
-"""Ratios, accounts, findings and the recommendation that follow from the trials."""
+"""The conclusions from the trials: ratios of times, accounts of time differences, findings and the recommendation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Ratio(Record, frozen=True, kw_only=True):
 
     Attributes:
         low: Lower end of the 95 % interval of the ratio.
-        median: Median of the ratios of the further starts if there are two or more, else of the rounds. To exactly two
-            starts, the process that compiled the configuration is added as a third.
+        median: Median ratio of the further starts, or of the rounds if there are fewer than two further starts. With
+            exactly two, the process that compiled the configuration counts as a third start.
         verdict: ``faster`` or ``slower`` if the whole interval is above or below 1 by more than 1 %; ``equal`` if it is
-            within 3 % of 1; ``inconclusive`` otherwise, for very wide intervals, and if other programs took most cores.
-        round_count: Rounds that the processes that compiled the configuration and the baseline have in common.
+            within 3 % of 1; otherwise ``inconclusive``. A very wide interval is always ``inconclusive``, and so is any
+            interval if other programs took most cores.
+        round_count: Number of rounds in which both configuration and baseline were timed, without further starts.
         start_ratios: The ratio of each further start, in order; empty if the median is over the rounds.
     """
 
@@ -53,8 +54,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     Attributes:
         baseline: Name of the configuration that the ratios refer to.
         ratios: The ratio of each measured trial other than the baseline.
-        fastest: Names of the fastest configuration whose outputs are not wrong, and of those within 3 % of its ratio;
-            the recommended configuration comes first, even if it is slower.
+        fastest: Names of the fastest configuration and of all configurations within 3 % of its ratio. Configurations
+            with wrong outputs are left out. The recommended configuration comes first, even if it is slower.
         other_cores: Average number of cores that other programs used while the configurations were timed; None if the
             system does not say.
     """
@@ -72,21 +73,21 @@ class AccountRow(Record, frozen=True, kw_only=True):
     Attributes:
         kind: The reason for the difference. ``conversion``: layout conversions; ``generated_kernel``: a slower
             generated kernel; ``layout``: another layout; ``implementation``: other code of a library;
-            ``missing_fusion``: operations that only the other side fuses; ``operation``: the same operation takes
+            ``missing_fusion``: operations that only the faster side fuses; ``operation``: the same operation takes
             longer; ``data_movement``: a cat, copy or fill; ``not_aligned``: operations without a counterpart;
             ``small``: many small rows; ``around_kernels``: time within library calls, outside their kernels;
             ``between_kernels``: time in which no kernel runs; ``outside_kernels``: the rest of the measured difference.
         seconds: The group's part of the difference; negative if the group takes less time in the slower configuration.
         slower_seconds: The time of the group in the slower configuration; None for ``outside_kernels``.
-        operations: The operations, as the user's line calls them.
-        module: Path of the nn.Module; if there are several, that of the longest kernel.
-        slower_kernels: Names of the group's kernels in the slower configuration, with the library's name of the code
-            if it is known. Of one place, the longest kernel comes first.
+        operations: The operations, by the names that the user's line uses.
+        module: Path of the nn.Module of the group's longest kernel.
+        slower_kernels: Names of the group's kernels in the slower configuration, each with the library's name of its
+            code if known. The longest kernel of each operation comes first.
         slower_layout: Layout in the slower configuration: of the first tensor that a library operation reads, or of the
             largest tensor that a generated kernel writes.
         tensor_bytes: Bytes of 4-D and 5-D tensors, except weights, that the group's operations read and write in the
             slower configuration; None if not known, and with a generated kernel.
-        count: Number of places with equal operations that the row adds up.
+        count: Number of places in the model whose equal groups of operations the row adds up.
         detail: Further facts, in words.
         source: Source of the slower configuration's longest generated kernel; None if ``count`` > 1 or ``seconds`` < 0.
     """
@@ -136,7 +137,7 @@ class Finding(Record, frozen=True, kw_only=True):
         severity: ``error`` for wrong results, or a measured loss with a verified cure; ``warning`` for a loss; ``note``
             for a fact worth knowing.
         configuration: Name of the trial that the finding is about; None if it is about the whole diagnosis.
-        seconds: The cost per iteration or recorded run, as far as known; some of it may be estimated from bytes.
+        seconds: The known part of the cost, per iteration or recorded run; some of it may be estimated from bytes.
         evidence: Ids of conversions, names of nodes, or figures on which the message is based.
         accepted: Reason why the finding is accepted, from the file given with ``--accepted``; empty if the file has no
             reason. None if the finding is not accepted.
@@ -158,7 +159,7 @@ class Finding(Record, frozen=True, kw_only=True):
 
 class WithoutFreezing(Record, frozen=True, kw_only=True):
     """
-    The best configuration that leaves the weights free to change, if the recommended one freezes them.
+    The best configuration without frozen weights, if the recommended configuration freezes the weights.
 
     Attributes:
         configuration: Name of the configuration: the baseline if no other configuration is more than 3 % faster.
@@ -176,11 +177,11 @@ class Recommendation(Record, frozen=True, kw_only=True):
     The configuration that a user should use.
 
     Attributes:
-        configuration: The configuration to use: the baseline if no configuration is certainly faster; None if the
-            outputs of all measured configurations are wrong.
+        configuration: Name of the configuration to use. It is the baseline if no configuration is certainly faster.
+            None if all measured configurations have wrong outputs.
         speedup: The configuration's ratio to the baseline; None for the baseline.
         how: Lines to paste; None for the baseline.
-        verified: Whether further starts confirmed the recommendation: there were two or more, the verdict over them is
+        verified: Whether further starts confirmed the recommendation: there are two or more, their verdict is
             ``faster``, and the outputs equal the reference.
         without_freezing: The best configuration without frozen weights; None if the recommended one does not freeze
             the weights.

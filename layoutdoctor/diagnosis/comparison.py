@@ -25,10 +25,10 @@ WITH_RESULT = ("ok", "same_as")
 
 class Amount(Record, frozen=True, kw_only=True):
     """
-    Kernels, conversions or round trips added up, per profiler step if the comparison's ``basis`` is ``step``.
+    A sum over kernels, conversions or round trips; per profiler step if the comparison's ``basis`` is ``step``.
 
     Attributes:
-        conversion_count: Number of these kernels that are layout conversions; None for conversions and round trips.
+        conversion_count: Number of layout conversions among the kernels; None in a sum over conversions or round trips.
     """
 
     count: float
@@ -76,7 +76,7 @@ class CostChange(Record, frozen=True, kw_only=True):
 
 
 class ConversionChange(CostChange, frozen=True, kw_only=True):
-    """Layout conversions with equal values in these fields. A field that only one run recorded is None."""
+    """The cost of all conversions with these values in the fields below. A field that only one run recorded is None."""
 
     owner: Owner
     op: str | None
@@ -87,7 +87,7 @@ class ConversionChange(CostChange, frozen=True, kw_only=True):
 
 
 class RoundTripChange(CostChange, frozen=True, kw_only=True):
-    """Round trips with equal values in these fields. A field that only one run recorded is None."""
+    """The cost of all round trips with these values in the fields below. A field that only one run recorded is None."""
 
     kind: Literal["adjacent", "through"]
     module: str | None
@@ -100,7 +100,7 @@ class TotalChange(CostChange, frozen=True, kw_only=True):
     The cost of one operation, kernel or module in two runs.
 
     Attributes:
-        is_loose: Whether the names are equal only without their template arguments, numbers and versions.
+        is_loose: Whether the two runs' names are equal only without their template arguments, numbers and versions.
     """
 
     kind: TotalKind
@@ -122,7 +122,7 @@ class Regression(Record, frozen=True, kw_only=True):
 
     Attributes:
         losses: A clause for each loss; empty if nothing is worse by more than the tolerance.
-        not_judged: Reason why the two, or the time of one configuration, cannot be judged; None if they can.
+        not_judged: Reason why the diagnoses, or the times of a configuration, cannot be judged; None if they can.
     """
 
     losses: tuple[str, ...] = ()
@@ -176,11 +176,11 @@ class Overlap(Record, frozen=True, kw_only=True):
     The overlap of two recorded runs: how many names they have in common.
 
     Attributes:
-        kind: ``operation``, or ``kernel`` if one run has no operations: the kind of the names that were compared.
+        kind: The kind of the compared names: ``operation``, or ``kernel`` if one run has no operations.
         common_count: Number of names in both runs.
         total_count: Number of names in at least one of the runs.
-        common_share: Share of its time that a run spends under common names: the smaller share of the two runs. None if
-            a run has no time.
+        common_share: Share of a run's time that it spends under common names; of the two runs, the smaller share. None
+            if a run has no time.
         is_small: Whether the overlap is so small that the two seem to be different runs.
     """
 
@@ -193,12 +193,12 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 class TraceComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind", tag="trace-comparison"):
     """
-    The comparison of two examined traces. Rows of both traces are kept; the largest difference in seconds comes first.
+    The comparison of two examined traces. Rows of either trace are kept; the largest difference in seconds comes first.
 
     Attributes:
         basis: ``step`` if both traces record profiler steps: the amounts of a trace are divided by the number of its
-            steps. ``sum`` if not: whole traces are compared, as if both did the same work.
-        unequal_work: Reason why the two seem not to have done the same work; None if there is no such sign.
+            steps. Otherwise ``sum``: whole traces are compared, as if both did the same work.
+        unequal_work: Reason why the two runs seem to have done different work; None if nothing shows a difference.
         totals: Changes of operations, then of modules, then of kernels.
     """
 
@@ -239,7 +239,7 @@ class ComparedTrial(Record, frozen=True, kw_only=True):
     Attributes:
         same_as: The configuration with the same code that was measured instead; None otherwise.
         ratio: The configuration's ratio to the baseline; None for the baseline, and if not measured.
-        costs: Costs of one iteration; None without recorded kernels, unless the trial is static.
+        costs: Costs of one iteration; None without recorded kernels. A trial for an absent GPU always has costs.
     """
 
     status: TrialStatus
@@ -260,7 +260,7 @@ class GraphDecision(Record, frozen=True, kw_only=True):
 
 
 class DecisionChange(Record, frozen=True, kw_only=True):
-    """A graph for which Inductor's layout decision differs in the new diagnosis; graphs are matched by name."""
+    """A graph for which Inductor's layout decision differs between the diagnoses; graphs are matched by name."""
 
     graph: str
     old: GraphDecision
@@ -269,14 +269,14 @@ class DecisionChange(Record, frozen=True, kw_only=True):
 
 class TrialChange(Record, frozen=True, kw_only=True):
     """
-    One configuration in two diagnoses; ``old`` or ``new`` is None if that diagnosis does not have the configuration.
+    One configuration in two diagnoses. ``old`` is None if the old diagnosis lacks it, ``new`` if the new one lacks it.
 
     Attributes:
         change: The new ratio to the baseline divided by the old ratio; above 1, the configuration became faster in
             comparison with the baseline. None for the baseline, and if not judged.
-        not_judged: Reason why there is no ``change``; None if there is one, for the baseline, and without times.
-        losses: A clause for each thing that is worse.
-        account: The parts of the difference between the two times; None if it is below 5 %, or without kernel times.
+        not_judged: Reason why ``change`` was not judged; None for the baseline, without times, and if it was judged.
+        losses: A clause of a sentence for each fact that became worse.
+        account: The parts of the difference of the two times; None if the difference is below 5 %, or without kernels.
     """
 
     name: str
@@ -292,7 +292,7 @@ class TrialChange(Record, frozen=True, kw_only=True):
 
     @property
     def own_ratio(self) -> float | None:
-        """The old time over the new time; meaningful only on equal machines and versions. None if a time is missing."""
+        """The old time divided by the new time; meaningful only on equal machines and versions. None without a time."""
         if self.old is None or self.new is None or self.old.seconds is None or self.new.seconds is None:
             return None
         return self.old.seconds / self.new.seconds if self.new.seconds else None
@@ -311,10 +311,10 @@ class TrialChange(Record, frozen=True, kw_only=True):
 
 class FindingChange(Record, frozen=True, kw_only=True):
     """
-    Findings of one rule about one configuration, if the two diagnoses have different numbers of them.
+    A change in the number of findings of one rule about one configuration.
 
-    ``severity``, ``module``, ``place`` and ``seconds`` are of the new diagnosis, or of the old one if the new one has
-    no such findings.
+    ``severity``, ``module``, ``place`` and ``seconds`` describe the findings of the new diagnosis. If the new diagnosis
+    has no such findings, they describe the findings of the old diagnosis.
 
     Attributes:
         severity: Severity of the most severe finding.
@@ -342,7 +342,7 @@ class ModelComparison(AnyComparison, frozen=True, kw_only=True, tag_field="kind"
     The comparison of two diagnoses of models.
 
     Attributes:
-        trials: The change of each configuration, in the order of the new diagnosis; configurations without it last.
+        trials: The change of each configuration: first those of the new diagnosis, in its order, then all others.
         findings: Changes in the number of findings; the most severe first.
     """
 

@@ -45,7 +45,7 @@ def _keywords(text: str) -> list[ast.keyword]:
 
 def check_compile_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Returns the arguments without ``backend="inductor"`` and without None; torch itself checks their values.
+    Checks the arguments, and returns them without ``backend="inductor"`` and None. Torch itself checks the values.
 
     Raises:
         UsageError: ``given`` is no mapping, an argument or option is not supported, or a value is no constant.
@@ -77,8 +77,10 @@ def is_constant(value: object) -> bool:
 
 def compiled_with(configuration: Configuration, given: Mapping[str, Any]) -> Configuration:
     """
-    Applies the user's arguments of torch.compile to a configuration of Inductor, which keeps its own options, its
-    choice about freezing, and any choice about layout optimization. Its own arguments are replaced.
+    Applies the user's arguments of torch.compile to a configuration. An eager configuration stays as it is.
+
+    The user's mode, dynamic and fullgraph replace those of the configuration. The configuration keeps its own options,
+    its choice about freezing and, if it has made one, its choice about layout optimization.
 
     Args:
         given: The arguments as ``check_compile_arguments`` returns them.

@@ -104,10 +104,10 @@ def choose_configurations(
     Args:
         choice: ``"default"``, ``"all"``, ``"quick"``, one name, names separated by commas, a Configuration, or several
             of these.
-        mode: Mode of the diagnosis. In training, the three sets leave out the configurations that freeze the weights.
+        mode: In training, ``default``, ``all`` and ``quick`` leave out the configurations that freeze the weights.
 
     Raises:
-        UsageError: A name is unknown, an option not allowed, the list empty, or one name has two configurations.
+        UsageError: A name is unknown or means two configurations, an option is not allowed, or the list is empty.
     """
     chosen: dict[str, Configuration] = {}
     for configuration in _expand(choice, mode):
@@ -127,7 +127,7 @@ Following = Literal["nothing", "matrix_products", "all"]
 
 
 def what_follows(choice: object) -> Following:
-    """Decides which further configurations may be tried, see ``Request.derives``: nothing unless a set was named."""
+    """Returns the value of ``Request.derives`` for a choice of configurations: ``nothing`` unless a set was named."""
     if choice == QUICK:
         return "matrix_products"
     return "all" if choice in ("default", "all") else "nothing"

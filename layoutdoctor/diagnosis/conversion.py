@@ -22,7 +22,7 @@ Confidence = Literal["shapes", "grid", "order"]
 
 class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    One layout conversion: a kernel, a part of one, or a step inside a library.
+    One layout conversion: a kernel, a part of a kernel, or a step inside a library.
 
     Attributes:
         id: Unique within its trial.
@@ -39,16 +39,16 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
         cause: Cause of the conversion, in words: the line that asked for it, or the operation that needs its layout.
         purpose: ``gradient_strides`` if autograd copies a gradient into the strides of its parameter.
         role: ``entry`` for a graph input, ``exit`` for a conversion to the caller's strides, ``interior`` for others;
-            None if not known.
+            None for a weight, and if not known.
         required_by: FX nodes that read the converted value and accept no other layout.
         value: Inductor buffer, or eager operation, whose result is the converted value.
         source_value: Inductor buffer, node or graph input from which the value was converted.
         seconds_source: ``measured``, or ``estimated`` from ``bytes_moved`` and the device's measured copy bandwidth.
-        count: Number of launches that this entry adds up: more than 1 only if a table of totals was recorded.
-        confidence: Evidence for the direction and tensor of a kernel on a GPU: ``shapes`` that the operation recorded,
-            the launch ``grid``, or only the ``order`` of kernels; None elsewhere, and if only the name is known.
-        of_batch: True for an activation or its gradient, False for a weight or its gradient, as seen from the launch
-            grid alone; None if the grid does not decide.
+        count: Number of launches that this record adds up; above 1 only if a table of totals was recorded.
+        confidence: Evidence for the direction and tensor of a GPU kernel: ``shapes`` that the operation recorded, the
+            launch ``grid``, or only the ``order`` of kernels. None without such evidence.
+        of_batch: True if the launch grid shows an activation or its gradient, False if it shows a weight or its
+            gradient; None if the grid does not decide.
         exposed_seconds: Part of ``seconds`` in which nothing else ran on the device; only on a GPU.
         step: Profiler step of a recorded trace in which the conversion ran, such as ``ProfilerStep#3``.
     """
@@ -96,7 +96,7 @@ class Conversion(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class RedundantPair(Record, frozen=True, kw_only=True):
     """
-    Two conversions that undo each other, and those in ``also``; times and bytes are sums over all of them.
+    Two conversions that undo each other. Times and bytes are sums that include the conversions in ``also``.
 
     Attributes:
         kind: ``adjacent`` (nothing between) or ``through`` (layout-agnostic operations between).
@@ -104,16 +104,17 @@ class RedundantPair(Record, frozen=True, kw_only=True):
         first: Id of the conversion from layout A to layout B.
         second: Id of the conversion from layout B to layout A.
         between: Operations between the two conversions, in order.
-        seconds: Time of the conversions, without those that are fused into loops that compute.
-        location: The user's line of the second conversion or of the operation before it; else of the first conversion.
+        seconds: Time of the conversions. A conversion that is fused into a loop that computes is left out.
+        location: The user's line of the second conversion or of the operation before it; if not known, of the first.
         module: Path of the nn.Module of the second conversion's operation; if not known, of the first conversion's.
-        proof: Why the pair may be removed: its consumers, and that no operation between requires the layout.
-        also: Ids of further conversions that undo the second one together with the first, such as the other branches
-            of a concatenation.
+        proof: Reason why the pair may be removed: which operations read the result, and that no operation between the
+            two conversions requires the layout.
+        also: Ids of further conversions that the second conversion undoes together with the first, such as the other
+            branches of a concatenation.
         seconds_source: Whether ``seconds`` was measured or estimated from bytes; None if there are no seconds.
         confidence: Evidence in a recorded trace that both convert the same value: ``shapes`` if all shapes between them
-            agree, ``grid`` if only their launch grids agree, ``order`` if only the order of kernels is known; None
-            elsewhere.
+            agree, ``grid`` if only their launch grids agree, ``order`` if only the order of kernels is known. None
+            otherwise.
         exposed_seconds: Part of ``seconds`` in which nothing else ran on the device; only on a GPU.
     """
 

@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 
 class Reproduction(Record, frozen=True, kw_only=True):
     """
-    The result of running a reproducer before it was handed out.
+    The result of running the reproducer, a script that shows the worst finding, before it was handed out.
 
     Attributes:
         printed: The text that the reproducer printed; if it failed, the end of its error output.
@@ -49,11 +49,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     Attributes:
         trials: The trial of each configuration, in the order of the configurations.
-        findings: The findings; first those about the whole diagnosis, the default and the recommended configuration. In
-            each part, the most severe come first, then the costliest.
+        findings: The findings: first about the whole diagnosis, the default and the recommended configuration, then
+            about others. In each of these two parts, the most severe come first, then the costliest.
         interrupted: The reason why the diagnosis stopped early; None if it was finished.
-        accounts: The parts of the difference between the baseline and the recommended configuration; if eager is
-            faster than the baseline, also of the difference between the baseline and eager.
+        accounts: The parts of the difference between the baseline and the recommended configuration. If eager is faster
+            than the baseline, also the parts of the difference between the baseline and eager.
         reproduction: The result of running the reproducer; None if it was not run.
         stage_seconds: Time that each stage of the diagnosis took, in the order of the stages; empty if not timed.
     """
@@ -147,7 +147,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return next((trial for trial in self.trials if trial.name == name), None)
 
     def measured_trial(self, name: str | None) -> Trial | None:
-        """Returns the trial that was measured for a name: its own, or the one with equal code; None without a trial."""
+        """Returns the trial of a name, or the measured trial that it equals; None if there is no trial of this name."""
         trial = self.find_trial(name)
         return self.find_trial(trial.same_as) if trial is not None and trial.same_as is not None else trial
 
@@ -187,12 +187,11 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         return {"text/html": self._repr_html_(), "text/plain": str(self)}
 
     def _repr_html_(self) -> str:
-        """Returns the short report as an HTML fragment for a notebook."""
         return str(reports_layer().render_fragment(self))
 
 
 def reports_layer() -> ModuleType:
-    """Imports the package of reports. Records are below it, so they import it only here, when a report is needed."""
+    """Imports the package of reports only when a report is needed, because records are on a lower line than reports."""
     from layoutdoctor import reports
 
     return reports

@@ -20,9 +20,9 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "
     One convolution of a compiled graph, as Inductor's heuristic saw it.
 
     Attributes:
-        class_: The first that fits the weight's shape: ``grouped`` (groups > 1, second size > 1), ``small`` (first two
-            sizes <= 64), ``in_out`` (first size at most half of the second, kernel > 1); else ``default``.
-        channels_last: Whether its output is channels-last in the generated code; None if not recorded.
+        class_: Class of the weight's shape, the first that fits: ``grouped`` (groups > 1, second size > 1), ``small``
+            (first two sizes <= 64), ``in_out`` (first size at most half of the second, kernel > 1), ``default``.
+        channels_last: Whether the convolution's output is channels-last in the generated code; None if not recorded.
         rank: Spatial rank: 1, 2 or 3.
         weight_shape: ``[C_out, C_in / groups, ...]``; if transposed, ``[C_in, C_out / groups, ...]``.
         stride: One number per spatial dimension; None if not recorded.
@@ -80,7 +80,7 @@ class FxNode(Record, frozen=True, kw_only=True, omit_defaults=True):
         name: Unique within the graph.
         op: ``placeholder``, ``get_attr``, ``call_function`` or ``output``.
         target: The operator, such as ``aten.convolution.default``.
-        inputs: Names of the nodes whose values it reads, in argument order; a node that is read twice is named twice.
+        inputs: Names of the nodes that this node reads, in argument order; a node that is read twice is named twice.
         layout: Layout of the node's only or first result.
         tensor: The kind of tensor that a placeholder is; None for other nodes.
         backward: Whether autograd ran the operation.
@@ -122,8 +122,8 @@ class BufferRead(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: The buffer or graph input that is read.
-        stride: Elements by which the read moves for one step in each dimension of the *written* buffer; 0 in a
-            dimension over which it is broadcast. None if the read does not move in such steps (an index table, a
+        stride: Elements by which the read moves for one step in each dimension of the *written* buffer; 0 for a
+            dimension over which the value is broadcast. None if the read does not move in such steps (an index table, a
             remainder, a symbolic size).
         offset: Element that is read for the first element of the written buffer.
         is_masked: Whether only some elements of the written buffer come from this read, as in a concatenation.
@@ -153,7 +153,7 @@ class Buffer(Record, frozen=True, kw_only=True, omit_defaults=True):
         is_output: Whether the graph returns the buffer, or writes it into a tensor of the caller.
         is_user_output: Whether the caller of the model gets the buffer; False if it is only saved for the backward,
             None if not known.
-        alias_of: The buffer of whose memory this buffer is a part, such as the concatenation it is written into.
+        alias_of: The buffer whose memory contains this buffer, such as a concatenation of which it is a part.
         offset: Element of ``alias_of`` at which this buffer starts.
         launch: Index of the launch that writes the buffer, among all launches of generated kernels in the graph; None
             for a library call.
@@ -213,10 +213,10 @@ class Graph(Record, frozen=True, kw_only=True):
         conversions: The conversions in generated kernels and copies of ATen, without those inside library calls.
         graph_breaks: Number of graph breaks of the whole model, as Dynamo counted them.
         kernel_names: Names of the generated kernels in the order of their definition.
-        output_names: Nodes that the graph returns; in eager, also nodes whose results were still held afterwards.
+        output_names: Nodes that the graph returns; in eager mode, also nodes whose results were held afterwards.
         code_fingerprint: Hash of the generated code, without names that differ from compile to compile.
         kernel_sources: Source of each generated kernel, as its compiler got it, by name; in recordings only.
-        hook_failure: The error in our own hooks, None if there was no error; the compile itself continued.
+        hook_failure: The error in layoutdoctor's own hooks, after which the compile continued; None without an error.
         breakers: The operations at which a channels-last region ends without need.
         not_understood: A line for each part of the graph that could not be followed: symbolic sizes, sub-graphs, custom
             operations, sparse or complex tensors. No finding is about these parts.

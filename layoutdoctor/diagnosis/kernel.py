@@ -38,9 +38,9 @@ class Kernel(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         name: Name of the device kernel, generated kernel, oneDNN primitive or leaf operation.
-        seconds: Time of the kernel in a call, from the median of its share of the call over several iterations; in a
-            recorded run, its recorded time.
-        op: ATen operation that it ran in; None for a generated kernel.
+        seconds: Time of the kernel in a call: its median share of a call, over several iterations, times the call's
+            time. In a recorded run, the recorded time.
+        op: ATen operation that ran the kernel; None for a generated kernel.
         library: ``onednn``, ``inductor``, ``aten``, ``cudnn``...; None if not known.
         problem: The library's own description of the work, such as ``mb4_ic64oc64_ih56...``.
         implementation: The library's name of the code that it chose, such as ``brg_conv_fwd:avx512_core``.
@@ -66,8 +66,8 @@ class Total(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: The property. ``possible``: names of kernels that may convert a layout; ``beside``: kinds of work for
-            convolutions other than convolving and layout conversion; ``moved``: kinds of other work that moves data for
-            other reasons than its layout.
+            convolutions, other than convolving and layout conversion; ``moved``: kinds of other work that moves data,
+            but not because of its layout.
         library: The library of the kernels; only for the kind ``kernel``, None if not known.
     """
 
@@ -103,19 +103,19 @@ class Creations(Record, frozen=True, kw_only=True):
 
 class Waiting(Record, frozen=True, kw_only=True):
     """
-    The busy and idle time of a recorded run, or of an iteration of a diagnosis, and what the run waited for.
+    The busy and idle time of a recorded run, or of an iteration of a diagnosis, and whether it waited for the host.
 
     Attributes:
-        span_seconds: Time from the first start to the last end of work on the device, or of all profiler steps if that
-            is longer. In a diagnosis, time of a call in the timing rounds.
+        span_seconds: Time from the first start to the last end of work on the device; the time of all profiler steps if
+            this is longer. In a diagnosis, the time of a call in the timing rounds.
         busy_seconds: Time in which a kernel or a copy ran on the device; if there are several, on the busiest device.
         device_count: Number of devices that ran work.
         collective_seconds: Time of collective kernels, such as NCCL's, which wait for other devices.
         copy_seconds: Time of copies and fills by the device's own engines.
         step_count: Number of profiler steps in which the device ran work; None if no steps were recorded.
         step_seconds: Median time of a profiler step; None if no steps were recorded.
-        conversion_bound_seconds: Upper bound of the cost of layout conversions, and of kernels that may convert a
-            layout, in one step (in the whole run without steps): the time in which only such kernels ran. The real
+        conversion_bound_seconds: Upper bound of the cost of layout conversions in one profiler step, or in the whole
+            run without steps: the time in which only conversions, or kernels that may convert a layout, ran. The real
             cost is less if the step waited for the host.
         launch_lag_seconds: Median time from launch to start of kernels, without collectives; None if not recorded.
         waits_for: ``device`` if the device was busy nearly always; ``host`` if the device was hardly busy, or was idle
@@ -149,15 +149,15 @@ class KernelSummary(Record, frozen=True, kw_only=True):
         not_understood_count: Lines and events that could not be read, or conversions that could not be described.
         kernels: The kernels in order; on a GPU and for a trace, the first 20,000. Empty for a table of totals.
         lacks: The facts that could not be recorded.
-        undecided_count: Kernels that may convert a layout, without certainty; no other sum of conversions has them.
+        undecided_count: Number of kernels that may convert a layout; no other count of conversions includes them.
         creations: The primitives that were created, from a log of oneDNN; None if the log has no lines of creations.
         waiting: Busy and idle time of a recorded trace or an iteration on a GPU; None elsewhere.
         exposed_conversion_seconds: Part of ``conversion_seconds`` in which nothing else ran on the device, so that the
             run had to wait for the conversions; only on a GPU.
         convolution_count: Number of kernels on a GPU that ran for a convolution, including its conversions; in a log of
             oneDNN, number of primitives that ran for a convolution.
-        convolution_seconds: Time of these kernels or primitives; None if not known.
-        totals: Sums over the kernels by several properties, longest first within each; empty for an iteration on a CPU.
+        convolution_seconds: Time of the kernels or primitives in ``convolution_count``; None if not known.
+        totals: Sums over the kernels by several properties, longest first for each; empty for an iteration on a CPU.
     """
 
     count: Count

@@ -24,7 +24,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         shape: Sizes, ``[N, C, H, W]`` and the like.
         stride: Strides in elements; None if the layout is not strided (a blocked oneDNN format) or not known.
-        memory_formats: Every memory format that the layout satisfies; with size-1 dimensions, these may be several.
+        memory_formats: Every memory format that the layout satisfies; there may be several if a dimension has size 1.
         format: oneDNN's name of a blocked format, such as ``"aBcd16b"``; None for a strided layout.
     """
 
@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def check_ranks(shape: Sequence[Size], stride: Sequence[Size] | None) -> None:
     """
-    Checks that a tensor in a record has as many strides as sizes; the decoder refuses a file with another tensor.
+    Checks that a tensor in a record has as many strides as sizes. The decoder refuses a file in which they differ.
 
     Raises:
         ValueError: The numbers of sizes and strides differ.
@@ -66,7 +66,7 @@ def strided_layout(shape: Sequence[Size], stride: Sequence[Size]) -> Layout:
 
 
 def blocked_layout(shape: Sequence[Size], tag: str) -> Layout:
-    """Returns the layout of a tensor in one of oneDNN's blocked formats, whose tag is such as ``"aBcd16b"``."""
+    """Returns the layout of a tensor in a blocked format of oneDNN, whose name is a tag such as ``"aBcd16b"``."""
     return Layout(tuple(shape), None, (), tag)
 
 
@@ -96,12 +96,12 @@ def memory_formats_of(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[Me
 
 def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> MemoryFormat | None:
     """
-    Finds the memory format as which ATen treats a strided layout: the result of ``Tensor.suggest_memory_format()``.
+    Finds the memory format that ATen assumes for a strided layout: the result of ``Tensor.suggest_memory_format()``.
 
     The layout need not satisfy this format: the strides of size-1 dimensions count here, and gaps are allowed.
 
     Returns:
-        The format; None for a layout that is neither 4-D nor 5-D, without strides, and with symbolic sizes or strides.
+        The format; None if the layout is not 4-D or 5-D, has no strides, or has symbolic sizes or strides.
 
     Source:
         ``is_channels_last_strides_2d_s4`` and the function for 5-D, ``c10/core/MemoryFormat.h``, torch 2.13. Checked
@@ -124,7 +124,7 @@ def dispatched_format(shape: Sequence[Size], stride: Sequence[Size] | None) -> M
 
 
 def _is_dense_in_order(shape: Sequence[Size], stride: Sequence[Size], order: Sequence[int]) -> bool:
-    """Whether the strides fit a dense tensor whose dimensions, slowest first, are in ``order``."""
+    """Whether a dense tensor with its dimensions in ``order``, slowest first, has these strides."""
     if any(size == 0 for size in shape) and order == range(len(shape)):
         return True  # torch calls a tensor without elements contiguous, but not channels_last
     expected: int | None = 1
@@ -150,7 +150,7 @@ def known_numbers(layout: Layout | None) -> tuple[tuple[int, ...], tuple[int, ..
 
 def stride_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ...] | None:
     """
-    Returns the dimensions whose size is not 1, slowest first. Dense layouts of one shape are equal if these are equal.
+    Returns the dimensions whose size is not 1, slowest first. Dense layouts of one shape are equal if their orders are.
 
     Returns:
         Dimension numbers; None if a stride of these dimensions is symbolic, so that the order is not known.
@@ -171,7 +171,7 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides of a dense tensor whose dimensions, slowest first, are in ``order``."""
+    """Returns the strides of a dense tensor with its dimensions in ``order``, slowest first."""
     stride = [0] * len(shape)
     step = 1
     for dimension in reversed(order):

@@ -21,8 +21,9 @@ class Case(Record, frozen=True, kw_only=True):
         weight: Frequency of this call in comparison with the other cases.
         baseline_seconds: Time of a call in the baseline.
         ratios: Ratios to the baseline of all measured configurations whose outputs are not wrong.
-        use: The configuration that the diagnosis recommends. If it recommends the baseline or none, the best single
-            choice, unless it is certainly slower than the baseline, not measured or wrong in this case.
+        use: Name of the configuration to use: the recommended one. If the diagnosis recommends the baseline or nothing,
+            it is ``Policy.everywhere``. If ``Policy.everywhere`` is certainly slower than the baseline, wrong or not
+            measured in this case, it is the baseline.
     """
 
     shapes: tuple[tuple[Size, ...], ...]
@@ -39,12 +40,12 @@ class Policy(Record, frozen=True, kw_only=True):
 
     Attributes:
         device: ``cpu`` or ``cuda``.
-        configurations: The configurations that the cases use, the best single choice and the baseline.
-        everywhere: The best single choice, for a user who wants only one configuration: the fastest over all cases,
-            among the configurations that are certainly faster than the baseline; the baseline if there is none.
+        configurations: The configurations that the cases use, the configuration in ``everywhere``, and the baseline.
+        everywhere: The best configuration for a user who wants only one: of the configurations that are certainly
+            faster than the baseline, the fastest over all cases. The baseline if no configuration is faster.
         how: Lines to paste that choose by the shapes of a call's tensors, and by the number of threads if it differs.
-            The lines of one configuration in training, with a single case, or if all cases use the same eager
-            configuration. None for the baseline.
+            If one configuration serves all calls, its lines only: in training, with a single case, or if all cases use
+            the same eager configuration. None for the baseline.
     """
 
     schema_version: int = POLICY_SCHEMA_VERSION

@@ -10,7 +10,7 @@ import msgspec
 NonNegativeSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PositiveSeconds = Annotated[float, msgspec.Meta(ge=1e-12, le=1e15)]
 Moment = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-"""Seconds, also negative: a difference of two times, or from the start of the profiled iteration to an event."""
+"""Seconds, which may be negative: a difference of two times, or a time after the start of the profiled iteration."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1.001)]

@@ -75,12 +75,12 @@ def unpack(data: bytes, max_bytes: int, cannot: str) -> bytes:
         cannot: Beginning of the message of an error.
 
     Raises:
-        RecordError: The data are damaged, or have more than ``max_bytes`` unpacked.
+        RecordError: The data are damaged, or unpack to more than ``max_bytes``.
     """
     unpacked = b""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            if int.from_bytes(data[-4:], "little") > max_bytes:  # gzip's own size is too large: keep nothing
+            if int.from_bytes(data[-4:], "little") > max_bytes:  # the size in the last bytes is too large: keep nothing
                 stream.seek(max_bytes + 1)
             else:
                 unpacked = stream.read(max_bytes + 1)
@@ -181,7 +181,7 @@ def _shown(name: str) -> str:
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls, separators, marks of direction and characters without width; JSON escapes the controls below a space."""
+"""Control characters, separators, direction marks, characters without width. JSON escapes controls below a space."""
 
 
 def to_json(record: Record) -> bytes:

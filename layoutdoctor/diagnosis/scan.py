@@ -1,7 +1,7 @@
 """
 The time that many recorded runs lost to layouts, added up, as frozen values that are saved as JSON.
 
-Every sum is of whole nanoseconds, bytes or launches, so that it is the same to the bit in any order.
+All sums are sums of whole numbers (nanoseconds, bytes or launches), so that any order gives exactly the same result.
 ``None`` means "not recorded"; in a sum it counts as zero.
 """
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 Dimension = Literal["rule", "aside", "kernel", "operation", "module", "shape", "step", "device"]
 NOT_KNOWN = ""
-"""The name, in a sum, of a value that was not recorded."""
+"""The name in a sum that stands for all names that were not recorded."""
 
 
 class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
-    The sum over the conversions of one file for which all fields up to ``is_counted`` are equal.
+    The sum over conversions of one file. The conversions have equal values in all fields up to ``is_counted``.
 
     Attributes:
-        step: The profiler step that they ran in.
-        rule: Code of the rule that names the conversions; if several rules do, the lowest code; None if no rule does.
+        step: The profiler step in which the conversions ran.
+        rule: Code of the rule whose findings name the conversions, the lowest of several codes; None without a rule.
         kernel: Name of the kernel without the parts that change from version to version, such as
             ``cudnn::nchwToNhwcKernel``.
-        is_counted: Whether their time is part of ``ScannedFile.conversion_nanoseconds``; False if a rule names them but
-            they change no memory format, or it is not certain that they do.
+        is_counted: Whether the time is part of ``ScannedFile.conversion_nanoseconds``. False for conversions that a
+            rule names, but that change no memory format, or do not certainly change one.
         exposed_nanoseconds: The part of the time in which nothing else ran on the device; None if not known.
     """
 
@@ -121,9 +121,9 @@ class Scan(Record, frozen=True, kw_only=True):
 
     Attributes:
         files: Every file, including the files that could not be examined, sorted by name.
-        totals: Sums of the counted conversions by kind of group (``kernel``, ``module`` ...) and by group; the group
-            ``""`` has what was not recorded. The kind ``aside`` has the sums of conversions that are not counted, by
-            rule.
+        totals: Sums of the counted conversions by dimension and name, such as ``totals["module"]["encoder"]``. The name
+            ``""`` is for conversions without a recorded name. The dimension ``aside`` has, by rule, the sums of the
+            conversions that are not counted.
     """
 
     schema_version: Count = 1

@@ -1,4 +1,4 @@
-"""The subject of a diagnosis, its configurations, and the environment that it ran in."""
+"""The subject of a diagnosis (a model or a recorded run), its configurations, and the environment in which it ran."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SourceLocation(Record, frozen=True, kw_only=True):
 
 class Cure(Record, frozen=True, kw_only=True):
     """
-    A change of the model through public APIs, which a configuration makes in its copy of the model.
+    A change of the model by public APIs. A configuration makes the change in its own copy of the model.
 
     Attributes:
         name: Name of the change, such as ``flat-conv3d``.
@@ -62,15 +62,14 @@ class Configuration(Record, frozen=True, kw_only=True):
         backend: ``eager`` or ``inductor``; ``recorded`` for a recorded run.
         layout_optimization: Setting of Inductor's layout optimization; ``default`` keeps torch's own default. None for
             eager and for a recorded run.
-        model_format: Memory format given to the parameters and buffers of the model's copy, by rank (4-D and 5-D). None
-            for a recorded run, like ``input_format``.
-        input_format: Memory format given to the example inputs that are read as images, by rank.
+        model_format: Memory format to which the 4-D and 5-D parameters and buffers of the model's copy are converted;
+            for 5-D, ``channels_last`` is ``channels_last_3d``. None for a recorded run, as in ``input_format``.
+        input_format: Memory format to which the example inputs that are read as images are converted.
         input_uses: Use of each tensor of the example input: ``images``; ``frames`` for a clip ``[B, T, C, H, W]`` whose
-            frames are read as images; or ``other``. Empty if not known; the rank decides then.
+            frames are read as images; or ``other``. Empty if not known; then the rank decides.
         compile_arguments: Arguments of ``torch.compile`` other than its options: ``mode``, ``dynamic``, ``fullgraph``.
-        inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally around it).
-        cures: Changes of the model that the configuration makes; the configuration without them has the same name
-            without ``+CURE``.
+        inductor_options: Further options of Inductor, for this compile only (``freezing`` is set globally meanwhile).
+        cures: Changes of the model that the configuration makes. Each adds ``+CURE`` to the configuration's name.
         library_switches: Switches of libraries that are set while the configuration runs, such as ``cudnn.benchmark``.
         dynamic: True marks the inputs' symbolic sizes with ``torch._dynamo.mark_dynamic``, False removes the marks;
             None leaves the inputs as the caller marked them.

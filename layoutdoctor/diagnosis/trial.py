@@ -25,8 +25,8 @@ class Failure(Record, frozen=True, kw_only=True):
     The failure because of which a configuration has no result.
 
     Attributes:
-        kind: Stage at which it failed: ``prepare``, ``compile``, ``run``, ``compare``, ``measure``, ``profile``, or
-            ``target`` for lowering for an absent GPU. If a whole target failed, the class of the error.
+        kind: Stage of the failure: ``prepare``, ``compile``, ``run``, ``compare``, ``measure``, ``profile``, or
+            ``target`` for lowering for an absent GPU. For a whole model or file that failed, the class of the error.
         message: One line: the exception's class and text.
         log: Further text that may help, such as the last lines of the traceback; None otherwise.
         location: The user's line that ran last; None if not known.
@@ -46,13 +46,13 @@ class Rounds(Record, frozen=True, kw_only=True):
     The times of one trial as they were taken.
 
     Attributes:
-        round_seconds: Median time of the calls of each round, in order, in the process that compiled the configuration.
+        round_seconds: Median time of a call in each round, in order, in the process that compiled the configuration.
         compile_seconds: Wall time of the first call, including the compile; None for eager.
         peak_memory_bytes: Peak bytes of live tensors in an iteration, minus the bytes at its start (device memory on a
             GPU).
         calls_per_round: Number of calls in each round.
-        first_round: Index, from 0, of the baseline's round in which this trial's first round was timed.
-        starts: ``round_seconds`` of each further start. Start k of two trials was timed in the same rounds.
+        first_round: Number of the baseline's rounds before this trial's first round.
+        starts: Times of the rounds of each further start. Start k of every trial was timed in the same rounds.
     """
 
     round_seconds: tuple[PositiveSeconds, ...]
@@ -85,14 +85,14 @@ class Equivalence(Record, frozen=True, kw_only=True):
         status: ``equal``, ``different`` or ``not_checked``.
         max_abs_error: Largest difference of one value of the worst tensor from the reference.
         relative_error: Root mean square error of the worst tensor, divided by the root mean square of the reference's
-            values, for a gradient at least by 1 % of the largest gradient of its module. If the values are sums that
-            cancel to nothing but rounding errors, divided by eager's own error.
-        eager_relative_error: The ``relative_error`` of the model in eager, in its own dtype and format, with which a
-            configuration's error is compared. None if eager itself is the reference.
+            values. The divisor of a gradient is at least 1 % of the largest gradient of its module. If the values are
+            sums that cancel to nothing but rounding errors, the divisor is eager's own error.
+        eager_relative_error: The ``relative_error`` of the model in eager mode, in its own dtype and format, for
+            comparison. None if eager itself is the reference.
         tolerance: The largest ``relative_error`` allowed for the worst tensor; None if eager's own error is too large
             to judge.
-        reference: ``float64`` for eager in float64; ``float32`` for half precision on a GPU; ``eager float32`` and the
-            like if no more exact run was possible.
+        reference: Dtype of the reference, such as ``float64``; ``eager float32`` if eager mode in this dtype is the
+            reference, because no more exact run was possible.
         detail: Reason why the outputs were not checked, or the worst tensor and its difference.
         gradients_checked: Whether parameter gradients were compared, too.
         output_layouts_differ: Whether the outputs satisfy other memory formats than eager's outputs for the caller's
@@ -157,7 +157,7 @@ class Observed(Record, frozen=True, kw_only=True):
             the other trial was measured.
         same_as: Name of the other trial if ``status`` is ``same_as``, else None.
         graphs: Every compiled graph; for eager, the recorded operations as one graph.
-        recompile_count: Number of compiles of code that had been compiled before, during this trial.
+        recompile_count: Number of compiles, during this trial, of code that had been compiled before.
         graph_break_reasons: Dynamo's reasons for graph breaks, one line each.
         notes: Facts about this trial that the reader should know.
         lacks: The missing parts of the trial's record.
@@ -165,8 +165,8 @@ class Observed(Record, frozen=True, kw_only=True):
         recompile_reasons: Dynamo's reasons for recompilations, one line each.
         gradient_layouts: In training, every parameter whose gradient has other strides than the parameter.
         is_static: Whether the graphs were lowered for a device that was not there, so that nothing ran.
-        traced: The model as torch.compile traced it; None for all configurations but the default one, and if it takes
-            several graphs or more than torch.
+        traced: The model as torch.compile traced it, only for the default configuration; None if the model takes
+            several graphs, or needs more than torch.
     """
 
     configuration: Configuration
@@ -218,8 +218,8 @@ class Trial(Observed, frozen=True, kw_only=True):
 
     Attributes:
         graphs: The graphs, with the conversions and layout breakers that were found in them.
-        kernels: The kernels; if ``status`` is ``same_as``, of the other trial.
-        redundant_pairs: The redundant pairs; if ``status`` is ``same_as``, of the other trial.
+        kernels: The kernels; if ``status`` is ``same_as``, the other trial's kernels.
+        redundant_pairs: The redundant pairs; if ``status`` is ``same_as``, the other trial's pairs.
     """
 
     measurement: Measurement | None = None
@@ -243,7 +243,7 @@ class Trial(Observed, frozen=True, kw_only=True):
 
     def compile(self, model: Callable[..., object]) -> Callable[..., object]:
         """
-        Prepares a model in the way in which this trial ran its model.
+        Prepares a model with this trial's configuration.
 
         Args:
             model: An nn.Module or a function. It is not changed: a module is copied.

@@ -1,1 +1,1 @@
-"""Derives facts from recordings. ``examine`` does this in the same way for all sources of recordings, without torch."""
+"""Derives facts from recordings. ``examine`` treats recordings of all sources alike, without torch."""

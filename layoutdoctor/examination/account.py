@@ -1,10 +1,10 @@
 """
 The account of a difference: which operations make one configuration slower than another, and by how many seconds.
 
-Kernels of the two configurations share a row if they run operations of the same module and line. A fused kernel joins
-the rows of all operations fused into it. Forward, backward, library calls and conversions have rows of their own. Two
-further rows are the time in library calls around their kernels, and the time between kernels. The last row is the rest:
-all rows together sum to the measured difference.
+Kernels of the two configurations share a row if they have a common place: a module and line of the model. A fused
+kernel has the places of all operations fused into it, so it joins their rows. Forward, backward, library calls and
+conversions have separate rows. Two further rows hold time without kernels: inside library calls, and between calls.
+The last row is the rest, so that all rows sum to the measured difference.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _OF_ANY_OPERATION = ("operation", "generated_kernel", "missing_fusion")
 _LEAST_SHARE_OF_A_CALL = 0.03
 
 _Key = tuple[bool, bool, str, str]
-"""Whether a kernel runs in the backward, whether it runs for a library call, the kind of its place, and its name."""
+"""The key of a place: whether it is in the backward, whether it is a library call, the kind of place, and its name."""
 
 
 def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     """
-    Returns the accounts of a diagnosis: the baseline against the recommended configuration, and against the fastest
-    eager configuration that is certainly faster.
+    Returns the accounts of a diagnosis: the baseline against the recommended configuration, and the baseline against
+    the fastest eager configuration that is certainly faster.
 
-    A pair is left out if the baseline is not slower, or if one of the two trials has no kernel times. The sources of
-    generated kernels are taken from the baseline's graphs, if these still hold them.
+    An account is left out if the baseline is not slower, or if one of the two trials has no kernel times. The account
+    shows sources of generated kernels only if the baseline's graphs still hold the sources.
     """
     comparison = diagnosis.comparison
     if comparison is None:
@@ -86,7 +86,7 @@ def account(slower: Trial, faster: Trial) -> Account | None:
     Returns the account of the difference between two trials.
 
     Args:
-        slower: The trial whose call takes longer. If its call is the shorter one, the rows sum to a negative time.
+        slower: The trial whose call takes longer. If its call is shorter, the rows sum to a negative time.
 
     Returns:
         The account; its last row, ``outside_kernels``, is the rest of the measured difference. None if a trial has no
@@ -117,7 +117,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
         return None
     rows = []
     for group in _groups(*sides):
-        # own: the convolutions that each side's kernels run. needed: the conversions inside or required by these.
+        # own: the convolutions in each side's kernels. needed: the conversions inside these or required by them.
         own = [
             {(p.kernel.graph, node.name) for p in side for node in p.nodes if convolves(node.target)} for side in group
         ]
@@ -131,7 +131,7 @@ def account_of_convolutions(slower: Trial, faster: Trial) -> Account | None:
 
 
 def _with_conversions(row: AccountRow, slow: Sequence[Conversion], fast: Sequence[Conversion]) -> AccountRow:
-    """Adds the times of conversions to both sides of a row; ``detail`` becomes the numbers of conversions."""
+    """Adds the times of conversions to both sides of a row, and writes their numbers into ``detail``."""
     times = [sum(conversion.seconds or 0.0 for conversion in side) for side in (slow, fast)]
     counts = [launch_count(side) for side in (slow, fast)]
     return msgspec.structs.replace(
@@ -175,7 +175,7 @@ class _Piece:
 
     @property
     def locations(self) -> list[SourceLocation]:
-        """The places of the kernel's operations; the operation with the largest result comes first."""
+        """The source lines of the kernel's operations; the operation with the largest result comes first."""
         ordered = sorted(self.nodes, key=lambda node: -(tensor_bytes(node.layout, node.dtype) or 0))
         return list(dict.fromkeys(node.location for node in ordered if node.location is not None))
 
@@ -185,13 +185,13 @@ class _Piece:
 
     @property
     def keys(self) -> list[_Key]:
-        """The keys of the kernel's places: module and line, or else the operation; library calls have separate keys."""
+        """The keys of the kernel's places. A place is a module and line; if both are unknown, it is the operation."""
         if not self.nodes and not self.operations:
             return [(False, False, "alone", str(id(self)))]
         return self.places(is_call=self.call is not None)
 
     def places(self, *, is_call: bool) -> list[_Key]:
-        """The keys of the kernel's places; a library call (``is_call``) has other keys than other kernels."""
+        """The keys of the kernel's places; keys of library calls (``is_call``) differ from keys of other kernels."""
         if not self.nodes:
             return [(self.backward, is_call, "operation", name) for name in self.operations]
         return [
@@ -203,7 +203,7 @@ class _Piece:
 
 
 def _operation(node: FxNode) -> str:
-    """The base name of the function that the user called, or else (autograd's operations) of the operator."""
+    """The base name of the function that the user called; for autograd's operations, the operator's base name."""
     return base_name(node.called or node.target)
 
 
@@ -213,7 +213,7 @@ class _Side(NamedTuple):
 
     Attributes:
         seconds: The time of a call.
-        conversions: Conversions whose time is known, each after a bool: True if it runs in the backward.
+        conversions: Conversions with a known time, each paired with whether it runs in the backward.
     """
 
     name: str
@@ -223,7 +223,7 @@ class _Side(NamedTuple):
 
 
 def _sides_of(slower: Trial, faster: Trial) -> tuple[_Side, _Side] | None:
-    """Both configurations; None if they are the same trial, or if one lacks the time of its call or its kernels."""
+    """Both configurations; None if a trial has no time of its call or of its kernels, or if both are one trial."""
     slow, fast = _side_of(slower), _side_of(faster)
     return None if slow is None or fast is None or slower is faster else (slow, fast)
 
@@ -261,14 +261,14 @@ def _side_of(trial: Trial) -> _Side | None:
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
-    """A generated kernel; its places are the places of the operations that are fused into it."""
+    """Makes the piece of a generated kernel; it has the places of all operations fused into the kernel."""
     # A buffer that is part of a concatenation also has the concatenation's place: no kernel writes the whole result.
     wholes = {buffer.alias_of for buffer in buffers} - {None}
     parents = [buffer for buffer in graph.buffers if buffer.name in wholes]
     names = (name for buffer in (*buffers, *parents) for name in buffer.origins)
     origins = [nodes[name] for name in distinct(names) if name in nodes]
-    # Operations that compute come first: the line of a constant says nothing, and a kernel that only prepares the
-    # input of a library call has this call as its origin.
+    # Only operations that compute count, if there are any. The line of a constant says nothing, and the library call
+    # for which a kernel prepares an input is also one of the kernel's origins.
     own = [node for node in origins if _is_computed(node)]
     called = [node for node in origins if node.op == "call_function"]
     largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
@@ -288,7 +288,7 @@ def _is_computed(node: FxNode) -> bool:
 
 
 def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) -> _Piece:
-    """A kernel of an ATen operation or of a library's primitive; its place is the line that called it."""
+    """Makes the piece of an ATen operation or of a library's primitive; its place is the line of the call."""
     node = nodes.get(str(kernel.node))
     backward = kernel.backward or (graph is not None and graph.direction == "backward")
     if node is None or graph is None:
@@ -314,7 +314,7 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
 
 
 def _layout_read(graph: Graph, node: FxNode, traced: Layout | None) -> Layout | None:
-    """The layout of the buffer that a compiled call reads, which may differ from the traced layout; else ``traced``."""
+    """The layout of the buffer that a compiled call reads; ``traced`` if no such buffer has the traced shape."""
     reads = {name for one in graph.buffers if one.is_extern and one.source_node == node.name for name in one.reads}
     made = (one.layout for one in graph.buffers if one.name in reads)
     return next((layout for layout in made if layout and traced and layout.shape == traced.shape), traced)
@@ -359,7 +359,7 @@ def _taken(piece: _Piece, conversion: Conversion) -> tuple[bool, Conversion]:
 
 
 def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
-    """Makes one row for each kind of tensor and each owner of the conversions, in the forward and in the backward."""
+    """Makes one row for all conversions with the same kind of tensor, owner, and direction (forward or backward)."""
     groups: dict[tuple[bool, str, str], tuple[list[Conversion], list[Conversion]]] = defaultdict(lambda: ([], []))
     for age, side in enumerate((slower, faster)):
         for backward, conversion in side.conversions:
@@ -404,8 +404,8 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
     """
     Makes one row for each place, and one row for all library calls that only one side has.
 
-    Similar places, such as the same place in every layer, also share a row: places with equal operations that only one
-    side fuses, and places with library calls that run the same implementation on each side.
+    Similar places, such as one place in every layer, share a row. Places are similar if they have the same
+    operations and only one side fuses these, or if each side runs one implementation for all of the places.
     """
     alone: list[AccountRow] = []
     alike: dict[Hashable, list[_Group]] = defaultdict(list)
@@ -440,10 +440,10 @@ def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    Pairs library calls that have no counterpart at their place, in order; other groups stay as they are.
+    Pairs the library calls that have no counterpart at their place, in order. Other groups are unchanged.
 
-    Calls are paired if both sides have the same number of calls with one output shape. Their places differ because a
-    call has the place of the last operation fused into it.
+    Calls are paired if both sides have equally many calls with the same output shape. The places of a pair differ,
+    because a call has the place of the last operation fused into it.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []
@@ -467,10 +467,10 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
 
 def _with_fused(groups: Sequence[_Group]) -> list[_Group]:
     """
-    Adds kernels that one side generates to the library call that contains their operations on the other side.
+    Adds one side's generated kernels to the group of the library call into which the other side fuses their operations.
 
-    Such a call has the place of the last operation fused into it, and takes longer than the same call without the
-    operations: only the call and the generated kernels together can be compared with it.
+    The fused call does more work than the plain call of the first side. Only the plain call and the generated kernels
+    together can be compared with the fused call.
     """
     alone: dict[tuple[int, _Key], int] = {}
     for number, group in enumerate(groups):
@@ -570,7 +570,7 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
 
 
 def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> bool:
-    """Whether the longest kernels have one shape, for which the kernels of both sides share no memory format."""
+    """Whether the longest kernels of both sides have one shape, but kernels of this shape share no memory format."""
     slow, fast = layouts
     if slow is None or fast is None or slow.shape != fast.shape:
         return False
@@ -580,7 +580,7 @@ def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layou
 
 
 def _kernel_names(pieces: Sequence[_Piece]) -> Iterator[str]:
-    """Names of kernels, the longest first, without negligible steps of library calls (``aten::_nnpack_available``)."""
+    """Names of kernels, the slowest first, without negligible steps of library calls (``aten::_nnpack_available``)."""
     least = _LEAST_SHARE_OF_A_CALL * sum(piece.seconds for piece in pieces)
     for piece in sorted(pieces, key=lambda piece: -piece.seconds):
         if piece.is_generated or piece.seconds >= least:

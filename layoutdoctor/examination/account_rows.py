@@ -1,4 +1,4 @@
-"""Sorts and merges the rows of an account, so that its small rows do not hide the large ones."""
+"""Sorts and merges the rows of an account, so that small rows do not hide large rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_SHARE = 0.01
 
 def without_small(rows: Iterable[AccountRow], difference: float) -> list[AccountRow]:
     """
-    Sorts rows by their contribution, the largest first, and merges small ones.
+    Sorts rows by their contribution, the largest first, and merges small rows.
 
     Small rows with the same operations become one row. Rows that are still small, or beyond the first ``_MOST_ROWS``,
     become one last row. Rows of conversions are never merged.
@@ -58,7 +58,7 @@ def _added(rows: Sequence[AccountRow]) -> AccountRow:
 
 
 def _weight(row: AccountRow) -> float:
-    """Seconds that decide whether a row is shown: its contribution; for ``not_aligned``, the longer of both times."""
+    """The seconds by which a row is ranked: its contribution, or for ``not_aligned`` the longer of its two times."""
     if row.kind == "not_aligned":
         return max(row.slower_seconds or 0.0, row.faster_seconds or 0.0)
     return abs(row.seconds)

@@ -29,7 +29,7 @@ def listed_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
-    """Every conversion of a trial that changes a layout, also fused ones, each once; those of the kernel list first."""
+    """All conversions of a trial that change a layout, including fused conversions; the kernel list's come first."""
     found: dict[str, Conversion] = {}
     for conversion in (*listed_conversions(trial), *(c for graph in trial.graphs for c in graph.conversions)):
         if conversion.direction != "none":
@@ -41,7 +41,7 @@ def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
     """
     The conversions of a call that change a layout.
 
-    Left out are conversions fused into a kernel that also computes, and those in graphs that a recompile replaced.
+    Left out: conversions fused into a kernel that also computes, and conversions of graphs that a recompile replaced.
     """
     replaced = _replaced_conversions(trial)
     return tuple(c for c in all_conversions_of(trial) if not c.fused and c.id not in replaced)
@@ -57,9 +57,10 @@ def _replaced_conversions(trial: Trial) -> set[str]:
 
 def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
     """
-    The conversions that ran: without fused ones, and without library conversions that the kernel list does not show.
+    The conversions that ran as separate kernels.
 
-    Generated kernels of a trace are left out if their code was not recorded: they may be plain copies.
+    Fused conversions and library conversions outside the kernel list are left out. A generated kernel of a trace is
+    left out if its code was not recorded, because it may be a plain copy.
     """
     ran = {conversion.id for conversion in listed_conversions(trial)}
     was_read = any(graph.buffers for graph in trial.graphs)
@@ -68,7 +69,7 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
 
 
 def sum_of_known(values: Iterable[Number | None]) -> Number | None:
-    """The sum of the values that were recorded, all in one unit; None if no value was."""
+    """The sum of the values that were recorded, all in one unit; None if no value was recorded."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -84,8 +85,8 @@ def parts_of_pairs(
     """
     Splits round trips into parts whose costs can be added up.
 
-    The parts are the pairs. If pairs share a conversion and all are in ``conversions``, the parts are the conversions,
-    each once. A pair's time leaves out conversions fused into kernels that compute: they have no time of their own.
+    The parts are the pairs, unless some pairs share a conversion: then each conversion of the pairs is one part, if all
+    are in ``conversions``. A pair's time does not include conversions fused into kernels that compute.
     """
     ids = [id_ for pair in pairs for id_ in (pair.first, *pair.also, pair.second)]
     once = dict.fromkeys(ids)
@@ -156,13 +157,13 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
     """Time of all kernels that ran for convolutions, including conversions for them; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
-    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # a fused kernel's name lists more
+    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # its names list fused operations
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return sum_if_all_known(0.0, *own) if kernels.kernels else None
 
 
 def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -> Sequence[Conversion]:
-    """The conversions whose time is part of the convolution time; in a log, those next to a fitting convolution."""
+    """The conversions whose time is in the convolution time; for a oneDNN log, the conversions of known tensors."""
     if not kernels.convolution_count:
         return ()
     if "onednn_log" in kernels.sources:
@@ -171,7 +172,7 @@ def of_convolutions(kernels: KernelSummary, conversions: Sequence[Conversion]) -
 
 
 def convolution_count(diagnosis: Diagnosis) -> int | None:
-    """The number of convolutions: the largest count of any trial or of the modules; None if nothing was recorded."""
+    """The largest count of convolutions among the trials and the model's modules; None if no count was recorded."""
     counts = [count for trial in diagnosis.trials for count in _trial_convolution_counts(trial)]
     modules = diagnosis.subject.convolution_module_count
     if modules:

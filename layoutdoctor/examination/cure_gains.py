@@ -31,7 +31,7 @@ def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: f
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
 
     Returns:
-        A share from 0 to 1; None without a bound: the cure changes more than copies, or a number is 0 or not known.
+        A share from 0 to 1. None if the cure changes more than copies, or if an argument is 0 or None.
     """
     if cure not in COPIES_ONLY or not bandwidth or not call_seconds or not bytes_moved:
         return None

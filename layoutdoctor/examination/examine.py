@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """The facts that follow from a recording; the fields are those of ``Trial``."""
+    """The facts that follow from a recording; the fields are as in ``Trial``."""
 
     graphs: tuple[Graph, ...] = ()
     kernels: KernelSummary | None = None
@@ -197,7 +197,7 @@ def diagnosis_of(recordings: Sequence[Recording]) -> Diagnosis:
 
 
 def _without_sources(trial: Trial) -> Trial:
-    """The trial without the sources of generated kernels, which its recording holds."""
+    """Removes the sources of generated kernels from a trial; the recording keeps the sources."""
     graphs = tuple(msgspec.structs.replace(graph, kernel_sources={}) for graph in trial.graphs)
     return msgspec.structs.replace(trial, graphs=graphs)
 
@@ -228,7 +228,7 @@ def _trial(
 
 
 def concluded(seen: Observed, call_seconds: Seconds | None = None) -> Trial:
-    """Makes a trial from everything that was observed, and the time of a call; without this time, it has no times."""
+    """Makes a trial from everything that was observed. Without the time of a call, the trial has no measurement."""
     facts = {name: getattr(seen, name) for name in Observed.__struct_fields__ if name != "measurement"}
     if seen.measurement is None or call_seconds is None:
         return Trial(**facts)

@@ -77,7 +77,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
     count = kernels.not_understood_count
     if count:
         yield f"not understood in the kernel list: {count} {'event or line' if count == 1 else 'events or lines'}"
-    unplaced = sum(  # their converted value is not known, so they cannot be part of a proved pair
+    unplaced = sum(  # conversions of unknown values cannot be part of a proved pair
         None in (conversion.node, conversion.port) and conversion.direction != "none" and conversion.tensor != "weight"
         for conversion in kernels.conversions
     )
@@ -89,7 +89,7 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
 
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:
-    """Whether a trial was recorded from all sources of another trial, so that whatever it lacks did not run."""
+    """Whether a trial was recorded from all sources of ``other``: a kernel missing in ``trial`` then did not run."""
     kernels, sources = trial.kernels, set(other.kernels.sources) if other.kernels is not None else set()
     is_listed = kernels is not None and kernels.count > 0 and sources <= set(kernels.sources)
     return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

@@ -8,7 +8,7 @@ from layoutdoctor.diagnosis import FxNode, SourceLocation
 
 
 class Where(NamedTuple):
-    """Node, operation, line and module, as in the fields of ``Conversion``; None for each that is not known."""
+    """The node, operation, line and module, as in ``Conversion``; a field is None if it is not known."""
 
     node: str | None = None
     op: str | None = None

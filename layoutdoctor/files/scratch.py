@@ -64,7 +64,7 @@ class _Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def private_directory() -> tempfile.TemporaryDirectory[str]:
     """
-    Makes a folder for the files of one run, which only this user can enter. Removes the folders of killed runs.
+    Makes a folder for temporary files that only this user can enter. Removes the folders of killed runs.
 
     Raises:
         TransportError: The folder cannot be made.

@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A symbolic link is replaced and not followed. A replaced file keeps its permissions.
 
     Raises:
-        OSError: The file cannot be written, or ``path`` is that of a directory, a pipe or a device.
+        OSError: The file cannot be written, or ``path`` names a directory, a pipe or a device.
     """
     mode = mode_of_file(path)
     temporary = path.with_name(f".layoutdoctor-{secrets.token_hex(8)}.tmp")
@@ -60,7 +60,7 @@ def mode_of_file(path: Path) -> int | None:
     Returns the permissions of an existing file; None if there is no file, or if it is a symbolic link.
 
     Raises:
-        OSError: The path is that of a directory, a pipe or a device, or cannot be looked up.
+        OSError: The path names a directory, a pipe or a device, or cannot be looked up.
         ValueError: The path contains a NUL.
     """
     try:
@@ -85,7 +85,7 @@ def opened(path: str | Path) -> BufferedReader:
     Opens a regular file for reading. Pipes and devices are refused, because reading them may never end.
 
     Raises:
-        OSError: The file cannot be read, is a directory, a pipe or a device, or its name is not possible.
+        OSError: The file cannot be read, is a directory, a pipe or a device, or its path contains a NUL.
     """
     try:
         _check_regular(os.stat(path).st_mode, path)  # noqa: PTH116 - a path may be a string
@@ -99,7 +99,7 @@ def write_file(path: Path, text: str) -> None:
     Writes a text file as ``replacing`` does, gzipped if its name ends in ``.gz``.
 
     Raises:
-        OSError: The file cannot be written, or ``path`` is that of a directory, a pipe or a device.
+        OSError: The file cannot be written, or ``path`` names a directory, a pipe or a device.
     """
     data = text.encode("utf-8", "backslashreplace")
     with replacing(path) as stream:
@@ -121,7 +121,7 @@ def printable(value: object) -> object:
 
 
 def file_name_of(name: str) -> str:
-    """Makes a file name from any name. A short name of harmless characters stays as it is; any other gets a hash."""
+    """Makes a file name from any name. A short name of harmless characters is kept; any other name gets a hash."""
     plain = _IN_FILE_NAMES.sub("_", name)[:_LONGEST_FILE_NAME]
     if plain == name and name.strip(".") and not name.startswith("."):
         return name

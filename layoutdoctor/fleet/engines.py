@@ -58,11 +58,11 @@ def examined(
     """
     A block with an iterator over the results of all sources, which yields each result when it is ready.
 
-    An executor examines the sources if one is given, else a Dask cluster if one is given, else this machine.
+    The sources are examined by ``executor``, else on the cluster of ``scheduler``, else on this machine.
 
     Args:
         jobs: Number of processes on this machine; 1 means this process alone.
-        scheduler: Address of Dask's scheduler.
+        scheduler: Address of a Dask scheduler.
 
     Raises:
         UsageError: The cluster cannot be used.
@@ -88,7 +88,7 @@ def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
             try:
                 return (yield from _results(pool, sources, most, cancels=False))
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # files under way are not waited for
+                shutil.rmtree(folder, ignore_errors=True)  # the pool's processes end when the folder is gone
                 raise
 
         left = list(sources)
@@ -103,7 +103,7 @@ def _in_processes(sources: Sequence[Source], jobs: int) -> Iterator[Result]:
 
 
 def _begin(folder: str) -> None:
-    """Makes a pool's process keep temporary files in the scan's folder, and end when the scan or the folder is gone."""
+    """Makes a pool's process use ``folder`` for temporary files, and end when the scan or ``folder`` is gone."""
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scan gets the signal, too, and ends this process
     parent = multiprocessing.parent_process()
@@ -130,8 +130,8 @@ def _results(
     Yields each result when it is ready.
 
     Args:
-        cancels: Whether waiting sources are cancelled at an interruption; False for a pool whose processes end then,
-            because such a pool fails when it cancels.
+        cancels: Whether an interruption cancels the sources that wait. False for a local pool: its processes end at an
+            interruption, and cancelling would fail then.
 
     Returns:
         The sources that were lost because the executor broke, and the sources that were not yet submitted.
@@ -183,7 +183,7 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         ) from error
     shown = _without_user(address)
     try:
-        distributed.comm.resolve_address(address)  # Client() would leave an unfinished client behind if it is invalid
+        distributed.comm.resolve_address(address)  # a Client() with an invalid address would be left behind
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(

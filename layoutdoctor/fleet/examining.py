@@ -31,7 +31,7 @@ _MOST_LACKS = 5
 
 def examine_source(source: Source) -> list[ScannedRows]:
     """
-    Examines a source: one result for a file, one for each trace of an archive, and one for each table of a text.
+    Examines a source. A file gives one result, an archive one for each trace, a text one for each of its tables.
 
     Any error becomes the ``failure`` of a result. An archive without traces has no result if the user did not name it.
     """
@@ -119,7 +119,7 @@ def _recorded_rank(recording: Recording) -> int | None:
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
-    """Adds up equal conversions, one row for each group; only conversions that are counted or that a rule names."""
+    """Returns one row for each group of equal conversions that are counted or that a rule names."""
     trial = diagnosis.trials[0]
     counted = {conversion.id for conversion in counted_conversions(trial)}
     rule_of: dict[str, str] = {}
@@ -160,9 +160,9 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
 
 def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
     """
-    Returns the device of each kernel by stream and start; no two kernels of a device are equal in both.
+    Returns the device of each kernel, by the kernel's stream and start, which no two kernels of a device share.
 
-    Kernels of two devices may be equal in both: then the device is left out.
+    If kernels of two devices share them, the device is left out.
     """
     if not recording.iterations:
         return {}

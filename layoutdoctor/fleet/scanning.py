@@ -53,19 +53,19 @@ def scan(
 
     Args:
         paths: Files, folders, archives, patterns, and any URL of fsspec.
-        pattern: Pattern of the file names to take in folders and archives; None for the usual names of traces and,
-            if a folder has no such file, of tables, logs and reports.
+        pattern: Pattern of the file names to take in folders and archives. None takes the usual names of traces or, in
+            a path without such files, the usual names of tables, logs and reports.
         rank_regex: Regular expression whose first group is the rank in a file's name below the common folder. None to
             find the rank in the name, else in the trace itself, else in the folder.
         max_bytes: Largest number of unpacked bytes to read of a file.
-        jobs: Number of processes on this machine; None for one process per processor if the files are large enough
-            that this saves time. A script that asks for more than one process must guard its entry with
+        jobs: Number of processes on this machine. None means one process per processor for large files, else one
+            process. A script that asks for more than one process must guard its entry with
             ``if __name__ == "__main__":``.
         scheduler: Address of a Dask scheduler whose workers examine the files in place of this machine. The workers
             must be able to open the paths.
         executor: Any other executor that runs functions elsewhere.
-        resume: A folder in which each result is kept when it is ready. A file is not examined again if this version
-            has examined it before and it has not changed.
+        resume: A folder in which each result is kept when it is ready. A file that this version has examined before is
+            only examined again if the file has changed.
         listener: Function that is called with each result when it is ready, and with the number of files so far known.
             The number of traces in an archive is known only when the archive has been examined.
 
@@ -119,7 +119,7 @@ def scan(
 
 def _resumed(path: Path) -> tuple[dict[str, list[ScannedRows]], Add]:
     """
-    Reads the results of earlier scans from a file, by fingerprint; returns also a function that adds to the file.
+    Returns the results of earlier scans in a file, by fingerprint, and a function that adds results to the file.
 
     Raises:
         UsageError: The file holds something else, or cannot be written.

@@ -41,7 +41,7 @@ TRACE_PATTERNS = ("*.json", "*.json.gz", "*.sqlite", "dedicated_log_torch_trace_
 """Names to take in folders and archives if no pattern is given; a file that the user names is always examined."""
 
 _RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")
-"""Names to take if no other file is found: any text may have such a name, and a report may be beside its export."""
+"""Names to take if no trace is found: any text may have such a name, and a report may be beside its export."""
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
@@ -53,17 +53,17 @@ _COPY_BYTES = 1 << 20
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The place of a recorded run or of an archive of runs; it is small, so that it can be sent to a worker.
+    The path of a recorded run or of an archive of runs. A source is small, so that it can be sent to a worker.
 
     Attributes:
         path: An absolute local path, or a URL.
         name: Name of the source in reports, unique in the scan.
         patterns: Patterns of the names to take in an archive.
-        rarer: Patterns of the names to take in an archive without a name of ``patterns``.
+        rarer: Patterns of the names to take if no name in the archive matches ``patterns``.
         max_bytes: Largest number of unpacked bytes to read of a trace.
         is_named: Whether the user named this path; an archive without traces is reported only then.
         failure: Reason why the source cannot be examined; None if no reason is known.
-        fingerprint: Text that changes when the file changes; None if it is not known, or the scan is not to be resumed.
+        fingerprint: Text that changes when the file changes; None if not known, or in a scan without ``resume``.
     """
 
     path: str
@@ -84,8 +84,8 @@ def find_sources(
 
     Args:
         paths: Files, folders, archives, patterns with ``*``, ``?`` or ``[``, and URLs of all of these.
-        pattern: Pattern of the names to take in folders and archives; None for ``TRACE_PATTERNS`` and, if a path has
-            no such file, for tables, logs and reports.
+        pattern: Pattern of the names to take in folders and archives. None takes ``TRACE_PATTERNS`` or, in a path
+            without such files, the usual names of tables, logs and reports.
 
     Raises:
         UsageError: No path leads to a recorded run or an archive.
@@ -108,7 +108,7 @@ def find_sources(
             source,
             name=str(printable(source.path.removeprefix(common))),
             patterns=patterns,
-            rarer=rarer if source.is_named else (),  # among other files an archive of texts is probably no record
+            rarer=rarer if source.is_named else (),  # an archive of texts that nobody named is probably no record
             max_bytes=max_bytes,
         )
         for source in found.values()
@@ -154,7 +154,7 @@ def _is_asked(path: str, patterns: Sequence[str]) -> bool:
 
 
 def is_archive(path: str) -> bool:
-    """Whether a name is that of an archive that can be read here."""
+    """Whether a path ends like the name of an archive that can be read here."""
     return path.lower().endswith(_ARCHIVES)
 
 
@@ -192,8 +192,8 @@ def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | Non
     Makes a function that finds the rank of a file in its name, else in the trace, else in the names of its folders.
 
     Args:
-        rank_regex: Regular expression whose first group is the rank in a source's name with folders. With it, folders
-            are not searched on their own.
+        rank_regex: Regular expression whose first group is the rank; it is searched in a source's name with folders.
+            None looks for words such as ``rank3``, in the file's name and in the folders' names.
 
     Raises:
         UsageError: ``rank_regex`` is no regular expression with a group.

@@ -66,7 +66,7 @@ def observed_environment(device: str, *, triton: str | None, command: str | None
 
 
 def _cudnn_version(device: str) -> str | None:
-    if kind_of(device) != "cuda" or not torch.backends.cudnn.is_available():  # asking uses CUDA
+    if kind_of(device) != "cuda" or not torch.backends.cudnn.is_available():  # asking for the version uses CUDA
         return None
     with contextlib.suppress(RuntimeError):  # the library that was found is not the one torch was built with
         return str(torch.backends.cudnn.version())
@@ -115,7 +115,7 @@ _WARM_UP_SECONDS = 0.5
 
 
 def measure_copy_bandwidth(device: str) -> float | None:
-    """Measures bytes read plus written per second by the fastest of several copies; None if memory is too small."""
+    """Measures bytes (read plus written) per second of the fastest of several copies; None if memory is too small."""
     size = COPY_BYTES[kind_of(device)]
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
@@ -141,7 +141,7 @@ _LIMITS = {
     0x0080: "the power supply",
     0x0100: "the clock of the display",
 }
-"""Bits of nvidia-smi's ``clocks_event_reasons.active`` (nvml.h, nvmlClocksEventReason...), except 1, an idle GPU."""
+"""Bits of nvidia-smi's ``clocks_event_reasons.active`` in words, without bit 1, an idle GPU. Source: nvml.h."""
 _WORTH_A_NOTE_BYTES = 1 << 30  # the context of this process takes about half of this size
 
 
@@ -184,7 +184,7 @@ _CONTEXT_BYTES = 600 << 20
 def room_beside(device: str) -> int | None:
     """Estimates how many more processes like this one fit into a GPU's memory; None on a CPU, or if not known."""
     if kind_of(device) == "cuda":
-        with contextlib.suppress(Exception):  # without an answer, nothing speaks against a try
+        with contextlib.suppress(Exception):  # without an answer, the number is not known
             free, _ = torch.cuda.mem_get_info(device)
             return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
     return None

@@ -28,14 +28,14 @@ GRADIENT_FLOOR = {torch.float64: 1e-5, torch.float32: 0.2, torch.float16: 0.2, t
 TF32_FLOOR = 1e-2
 FLOOR_FACTOR_WITHOUT_YARDSTICK = 10.0
 LARGEST_EAGER_ERROR = {"output": 0.3, "gradient": 0.1}
-"""Largest error of eager itself at which a comparison can still distinguish a right tensor from a wrong one."""
+"""Largest error of eager mode itself at which a comparison can still distinguish a right tensor from a wrong one."""
 SMALLEST_SIZE = 0.01
 """
-Least size of a gradient, as a share of the largest gradient of its module, for its relative error: the gradient of a
-bias before a batch norm consists of rounding errors.
+Least size by which the error of a gradient is divided, as a share of the largest gradient of its module. Without this
+limit, a bias before a batch norm would fail: its gradient consists of rounding errors.
 """
 CANCELLED_FACTOR = 1000.0
-"""Largest allowed multiple of eager's own error if the terms of a sum cancel and no digit of the result is right."""
+"""If the terms of a sum cancel and no digit is right, the error may be this many times eager's own error."""
 
 MOST_COMPARED = 1 << 26
 """Largest number of compared elements of a tensor: more would take minutes to move and change the error little."""
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Part:
-        """Selects the part; the step and each size have no common divisor, so every index of each dimension occurs."""
+        """Selects the elements. Step and sizes have no common divisor, so that every index of each dimension occurs."""
         values = _dense(tensor)
         step = math.ceil(values.numel() / MOST_COMPARED) or 1
         while any(math.gcd(step, size) > 1 for size in values.shape):
@@ -78,10 +78,10 @@ class ReferenceTensor(NamedTuple):
     The reference values of one output or gradient.
 
     Attributes:
-        exact: Values of the ``Part``, in main memory: outputs in the reference's dtype, gradients in float32, or in
+        exact: Values of the ``Part``, in main memory. Outputs have the reference's dtype. Gradients have float32, or
             float64 if the model computes in float64.
-        eager: Eager's values in the model's dtype; kept for integers and booleans, and if a value of eager or of the
-            reference is NaN or infinite; else None.
+        eager: Eager's values in the model's dtype. They are kept for integers and booleans, and if eager or the
+            reference has NaN or infinity; None otherwise.
         eager_error: Root mean square of eager's error.
         size: Root mean square of the exact values.
     """
@@ -115,13 +115,13 @@ class Reference:
     The reference outputs and gradients of the model, and their exactness.
 
     Attributes:
-        name: ``float64``; ``float32`` for half precision on a GPU; ``eager bfloat16`` and the like if eager itself is
-            the reference.
+        name: Dtype of the reference, such as ``float64``; ``eager bfloat16`` if eager mode in this dtype is the
+            reference.
         output_layouts: Layouts of eager's outputs for the caller's own inputs.
         may_use_tf32: Whether a float32 model may compute with the precision of TF32.
         has_yardstick: Whether eager's own error is known, because eager is not the reference.
-        random: Reason why two runs of the model differ; None if they agree within the tolerances.
-        why_not_exact: Reason why eager is the reference although a more exact one was wanted; else None.
+        random: Text that says which tensor differs between two eager runs; None if all agree within the tolerances.
+        why_not_exact: Reason why the more exact run could not be used; None if it was used, or not tried.
     """
 
     name: str
@@ -149,8 +149,8 @@ class _Compared(NamedTuple):
     The comparison of one tensor of a configuration with the reference.
 
     Attributes:
-        problem: Reason other than the error why the tensor differs, such as another shape; None if there is none.
-        error: Root mean square error relative to the tensor's size, as are ``eager_error`` and ``tolerance``.
+        problem: A difference other than the error, such as another shape; None without such a difference.
+        error: Root mean square error, divided by the tensor's size, as are ``eager_error`` and ``tolerance``.
         tolerance: Largest allowed error; infinite if eager's own error is too large for a comparison.
     """
 
@@ -163,7 +163,7 @@ class _Compared(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The error divided by the tolerance, infinite with a problem; the tensor is different if this is above 1."""
+        """The error divided by the tolerance; infinite with a problem. Above 1, the tensor is different."""
         return math.inf if self.problem else self.error / self.tolerance
 
 
@@ -198,10 +198,10 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     """
     Compares the results of a configuration's first call with the reference, tensor by tensor, on the results' device.
 
-    The relative error of a tensor may be at most ``EAGER_FACTOR`` times eager's own error, or a floor for the dtype if
-    the floor is larger, and never more than ``LARGEST_TOLERANCE``. ``CANCELLED_FACTOR`` is for sums that cancel.
-    Integers and booleans have to be equal. NaN and infinity are right where eager has them, infinity also where the
-    reference has it.
+    The allowed relative error of a tensor is ``EAGER_FACTOR`` times eager's own error, but at least a floor for the
+    dtype and at most ``LARGEST_TOLERANCE``. If the terms of a sum cancel, ``CANCELLED_FACTOR`` times eager's own error
+    is allowed. Integers and booleans have to be equal. NaN is right where eager has NaN. Infinity is right where eager
+    or the reference has it.
 
     Returns:
         Status ``not_checked`` if eager's own error is too large to compare any output, or if the model is random and
@@ -319,14 +319,14 @@ def _errors(found: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor) -> tu
     Compares values with the exact ones.
 
     Returns:
-        Root mean square of the error, root mean square of the exact values, largest error, and number of values that
-        are wrong because they or eager's are NaN or infinite.
+        Root mean square of the error, root mean square of the exact values, largest error, and the number of wrong
+        values at places where one of the three tensors has NaN or infinity.
     """
     squares, sizes, largest, wrong = 0.0, 0.0, 0.0, 0
     for one, right, own in _pieces(found, exact, eager):
         finite = right.isfinite() & own.isfinite()
-        # Where eager or the reference has NaN or infinity, eager's value is right, and so is the reference's unless it
-        # is NaN: eager's dtype may be too small for it.
+        # At places that are not finite, eager's value is right. The reference's value is right, too, unless it is NaN:
+        # eager's dtype may be too small for it.
         close = torch.isclose(one.double(), right.double(), rtol=TF32_FLOOR, atol=0.0)
         wrong += int(torch.where(finite, ~one.isfinite(), ~(close | (one == own) | (one.isnan() & own.isnan()))).sum())
         error = torch.where(finite, one.double() - right.double(), 0.0)
@@ -344,7 +344,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Yields the pieces of dense tensors of equal size, on the GPU if a tensor is on one, else on the CPU."""
+    """Yields pieces of dense tensors of equal size, on the GPU if one of the tensors is there, else on the CPU."""
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), torch.device("cpu"))
     for pieces in zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True):
         yield [piece.to(device) for piece in pieces]

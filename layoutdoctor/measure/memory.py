@@ -34,7 +34,7 @@ def release_memory() -> None:
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # a lost device has nothing to give back
             torch.cuda.empty_cache()
-    with contextlib.suppress(Exception):  # not every C library has it
+    with contextlib.suppress(Exception):  # not every C library has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -43,8 +43,8 @@ def out_of_memory(error: BaseException) -> str | None:
     Describes an out-of-memory error; looks also at the causes of the given exception.
 
     Returns:
-        A text such as ``out of memory: 37.3 GiB were asked for``, without the size if no exception has it; None for
-        any other error.
+        A text such as ``out of memory: 37.3 GiB were asked for``, or ``out of memory`` if the size is not known; None
+        for any other error.
     """
     inner: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -75,8 +75,8 @@ def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:
         return _peak_cuda_memory(step, device)
     with quiet_profiler(), profile(profile_memory=True) as recorded:
         step()
-    # Kineto's list has an event for every allocation and free (torch 2.7 to 2.13); profile.events() has only those
-    # outside any operation.
+    # Kineto's list has an event for every allocation and free (torch 2.7 to 2.13); profile.events() has only the
+    # events outside any operation.
     events = recorded.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     # Without events, nothing was recorded: every iteration allocates at least once.

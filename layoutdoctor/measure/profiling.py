@@ -59,8 +59,8 @@ class Recorder:
         """
         Runs one iteration under the profiler, and on a CPU under oneDNN's verbose log as well.
 
-        Before that, another iteration runs under the profiler and is not recorded: while the profiler starts, caches
-        lose their data and threads fall asleep.
+        An iteration that is not recorded runs first, because caches lose their data and threads fall asleep while the
+        profiler starts.
 
         Args:
             prepare: Returns one iteration, already warm and ready to run.
@@ -117,8 +117,8 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
     A block in which every generated C++ kernel runs inside a profiler range with the names of graph and kernel.
 
     Inductor's own ``cpp.enable_kernel_profile`` would change the generated source, and configurations could not share
-    compiled kernels. Here, wraps replace the compiled functions in the globals of the generated ``call``, until the
-    block ends. The list names the graphs whose kernels could not be named, with reasons.
+    compiled kernels. Here, wrappers replace the compiled functions in the globals of the generated ``call`` until the
+    block ends. The yielded list has a ``Lack`` for each graph whose kernels could not be named.
     """
     lacks: list[Lack] = []
     with contextlib.ExitStack() as stack:
@@ -138,7 +138,7 @@ def named_kernels(generated: Sequence[GeneratedCode]) -> Iterator[list[Lack]]:
 
 def with_names_of_packages(iteration: Iteration, graphs: Sequence[Graph]) -> Iteration:
     """
-    Returns an iteration of an AOTInductor package with the names of kernels and operations under torch.compile.
+    Renames the kernels and operations of an AOTInductor package to their names under torch.compile.
 
     Source:
         ``cpp.enable_kernel_profile`` in torch/_inductor/codegen/cpp_wrapper_cpu.py, torch 2.13:
@@ -170,8 +170,8 @@ def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
     """
     Captures oneDNN's verbose log of a block from standard output, at C level.
 
-    After the block, the list holds the whole captured text; it is empty if nothing was captured. Lines that are not
-    oneDNN's are then written to standard output.
+    After the block, the yielded list holds the whole captured text; it is empty if nothing was captured. Captured lines
+    that are not oneDNN's are then written to standard output.
 
     Args:
         lacks: List to which the reason is added if there is no log.
@@ -198,7 +198,7 @@ def verbose_onednn(lacks: list[Lack]) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def _captured_descriptor(number: int, stream: Any, written: list[str]) -> Iterator[None]:
     """
-    Redirects a file descriptor to a temporary file for a block; afterwards, adds the captured text to the list.
+    Redirects a file descriptor to a temporary file for a block. Then adds the captured text to ``written``.
 
     Raises:
         OSError: The descriptor is closed.

@@ -25,7 +25,7 @@ class StepRecorder:
     Records steps from its creation until ``stop``, in this thread and in the threads that autograd starts.
 
     Attributes:
-        step_count: Number of steps that were recorded from begin to end; -1 until a step that is left out has ended.
+        step_count: Number of completely recorded steps; -1 while a first step that is left out is running.
         lacks: Parts that could not be recorded, with reasons.
 
     Args:

@@ -26,7 +26,7 @@ SHORTEST_SECONDS = 1e-9
 _FLUSH_BYTES = 256 * 2**20
 # An idle GPU lowers its clock. It is never idle for long here, because configurations are timed in turn.
 _WARM_UP_SECONDS = 0.02
-# A call of this length has no second pass: in comparison, the launch time that the flush hides is short.
+# Calls of this length get only the first pass of ``cuda_timer``: the launch time that it hides is short beside them.
 _LONG_SECONDS = 0.02
 _LOOP_SECONDS = 0.01
 _MOST_LOOPED = 100
@@ -54,8 +54,8 @@ def cuda_timer(device: str, step: Callable[[], None], calls: int) -> tuple[Secon
 
     A few untimed calls first raise the GPU's clock. Emptying the cache takes about 0.1 ms, during which the processor
     launches kernels ahead. So the first pass hides launches that take longer than their kernels, and the loop does not.
-    If the mean time in the loop is longer than the shortest time of the first pass, the mean is returned for
-    every call, else the times of the first pass. Long calls have no second pass.
+    If the mean time in the loop is longer than the shortest time of the first pass, the mean is returned for every
+    call. Otherwise the times of the first pass are returned. Long calls have no second pass.
 
     Source:
         ``triton.testing.do_bench`` (triton 3.7): events around every call, one synchronisation at the end.

@@ -1,4 +1,4 @@
-"""``scrub`` removes user and machine from a record; ``redact`` also removes the user's own names and free text."""
+"""``scrub`` removes all that identifies user and machine; ``redact`` also removes the user's own names and texts."""
 
 from __future__ import annotations
 

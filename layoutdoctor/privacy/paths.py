@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 SECRET_NAME = r"(?:TOKEN(?!IZ)|SECRET|PASS|PWD|KEY|CREDENTIAL|COOKIE|AUTH(?!OR)|DSN|PAT(?![A-Z]))"
-"""A part of the name of a variable that holds a secret; in capitals, because such names are in capitals."""
+"""A word such as ``TOKEN`` in the name of a variable that holds a secret. Such names are usually in capitals."""
 
 _SECRET_VARIABLE = re.compile(SECRET_NAME, re.IGNORECASE)
 # A path, a plain word such as the name of a credential helper, a number, or a very short text is no secret.
@@ -32,7 +32,7 @@ class Surroundings:
 
     Attributes:
         hosts: Names of this machine, long and short.
-        working_directory: The folder that paths are relative to.
+        working_directory: The current folder; a path inside this folder becomes relative to it.
         secrets: Values of environment variables that are named like secrets, the longest first.
     """
 
@@ -46,7 +46,7 @@ class Surroundings:
 def known_surroundings() -> Surroundings:
     """Finds the surroundings of this process."""
     user = directory = None
-    with contextlib.suppress(Exception):  # the error for a user id without a name depends on version and system
+    with contextlib.suppress(Exception):  # a user id may have no name: the error depends on version and system
         user = getpass.getuser()
     with contextlib.suppress(OSError):  # the folder may have been removed
         directory = os.getcwd()  # noqa: PTH109 - it is compared as a string
@@ -121,7 +121,7 @@ class PathShortener:
         self._user = surroundings.user if surroundings.user and not is_common(surroundings.user) else None
         self._home = _slashed(surroundings.home)
         project = _slashed(surroundings.working_directory)
-        # Relative to a folder that holds homes, a path would keep the name of a home.
+        # Paths relative to a folder such as /home would keep the user's name.
         holds_homes = FOLDER_OF_HOMES.fullmatch(project) or self._home.startswith(f"{project}/")
         self._project = project if project and not holds_homes else None
 
@@ -169,7 +169,7 @@ class PathShortener:
 
 
 def _is_path(path: str) -> bool:
-    """Whether a text is a path in a file system; steps of a scope and names of ONNX's operations are not."""
+    """Whether a text is a path in a file system. ``/relu`` and ``/features/Conv``, an operation of ONNX, are not."""
     if path == "/root" or path[:1] != "/":
         return True
     parts = [part for part in path.split("/") if part]

@@ -65,15 +65,15 @@ _FIELDS = {
     "command": r"Environment.command",
 }
 """
-The kind of text in each field; a field that is not listed holds free text. ``FIELD#key`` means the keys of a mapping.
-``#key`` alone means the keys of a mapping outside a record: the names of targets.
+Patterns of the fields that hold each kind of text; all other fields hold free text. ``FIELD#key`` means the keys of a
+mapping. ``#key`` alone means the keys of a mapping outside a record: the names of targets.
 """
 _KIND_OF = {kind: re.compile("|".join(fields.split())) for kind, fields in _FIELDS.items()}
 
 
 @functools.cache
 def _kind_of(place: str) -> str | None:
-    """Returns the kind of the texts at a place: None for free text, ``module`` for texts outside a record."""
+    """Returns the kind of text at a place (``"Finding.rule"``): None for free text, ``module`` outside a record."""
     field = place.replace(" ", "#")
     return next((kind for kind, fields in _KIND_OF.items() if fields.fullmatch(field)), None) if place else "module"
 
@@ -139,7 +139,7 @@ class _Redactor:
         rewrite_record(record, self._note)
 
     def _note_public(self, record: msgspec.Struct) -> None:
-        """Notes the names of libraries' kernels and of our own rules, and the totals that have the name of a module."""
+        """Notes names that are kept (kernels of libraries, built-in rules), and names of totals that are modules."""
         if isinstance(record, Kernel) and record.library not in _UNKNOWN_LIBRARIES:
             self._public |= {record.name, record.problem or "", record.implementation or ""}
             self._public.add(f"{record.name} {record.implementation}")  # the kernel's name in an account
@@ -161,7 +161,7 @@ class _Redactor:
         return text
 
     def rewrite(self, text: str, place: str) -> str:
-        """Returns the text that replaces the text at a place."""
+        """Returns the replacement of a text; its place is a field such as ``"Finding.rule"``."""
         kind = _kind_of(place)
         if not text or kind == "kept" or text == LEFT_OUT:
             return text
@@ -169,7 +169,7 @@ class _Redactor:
 
     def _pseudonym(self, kind: str, name: str) -> str:
         if name in self._taken:
-            return name  # it was redacted before, or the user chose this name: no other name gets its number
+            return name  # a pseudonym of an earlier redaction, or a name that looks like one: it is kept
         key = (kind, name)
         while key not in self._pseudonyms:
             self._numbers[kind] = self._numbers.get(kind, 0) + 1
@@ -224,7 +224,7 @@ class _Redactor:
         return self._module(name) if name in self._modules else self._operator(name)
 
     def _evidence(self, text: str) -> str:
-        """Replaces a name that the record has elsewhere, too; leaves out any other text, such as a figure."""
+        """Replaces a name that has a pseudonym, keeps a public name, leaves out any other text, such as a figure."""
         for kind in ("name", "kernel"):
             if (kind, text) in self._pseudonyms:
                 return self._kernel(text) if kind == "kernel" else self._pseudonyms[kind, text]

@@ -1,7 +1,7 @@
 """
 Removes from a record all that identifies its user and machine.
 
-``docs/privacy.md`` lists what is removed and what is kept. Every string of a record is checked, in fields of any name.
+``docs/privacy.md`` lists what is removed and what is kept. Every string of a record is checked, whatever its field.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AnyRecord = TypeVar("AnyRecord")
 TOKEN = "<token>"
 _PLACEHOLDER = "(?:path|home|user|host|token|email|ip|mac|set)"
 _MOST_PASSES = 5
-"""Largest number of passes: the result of one rule may match another rule. Most texts need only one pass."""
+"""Largest number of passes over a text. Passes repeat because the result of one rule may match another rule."""
 _SHORTEST_NAME = 4
 """Least length of a user or host name that is removed; shorter names occur in other words too often."""
 _SETTING_PART = re.compile(r"[\s,;:=+|]+")
@@ -97,7 +97,7 @@ def _setting(value: str) -> str:
 
 # ---------------------------------------------------------------------------------------------- all strings of a record
 def rewrite_record(record: AnyRecord, rewrite: Rewrite) -> AnyRecord:
-    """Returns the record with every string rewritten; a part without changed strings stays the same object."""
+    """Returns the record with every string rewritten. A part in which no string changes stays the same object."""
     new: AnyRecord = _rewritten(record, "", rewrite)
     return new
 
@@ -128,14 +128,14 @@ def _rewritten_dict(value: dict[Any, Any], place: str, rewrite: Rewrite) -> dict
     new: dict[Any, Any] = {}
     for key, item in value.items():
         new_key = _rewritten(key, f"{place} key", rewrite)
-        if new_key in new:  # two names differed only in their removed parts; neither entry may be lost
+        if new_key in new:  # two keys differed only in removed parts: both items are kept
             new_key = f"{new_key} ({len(new)})"
         new[new_key] = _rewritten(item, place, rewrite)
     return value if all(a is b and new[b] is value[a] for a, b in zip(value, new, strict=True)) else new
 
 
 def records_in(value: object) -> Iterator[msgspec.Struct]:
-    """Yields the record and every record in it that can hold text."""
+    """Yields a record and the records in its fields, at any depth; skips fields that cannot hold text."""
     if isinstance(value, msgspec.Struct):
         yield value
         for name, _ in text_fields(type(value)):
@@ -147,7 +147,7 @@ def records_in(value: object) -> Iterator[msgspec.Struct]:
 
 @functools.cache
 def text_fields(kind: Hashable) -> tuple[tuple[str, str], ...]:
-    """Returns the fields that can hold text, each with its place; of a recording's dataclass, all fields."""
+    """Returns the fields that can hold text, with places: ``("rule", "Finding.rule")``; for a dataclass, all fields."""
     assert isinstance(kind, type)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
@@ -193,7 +193,7 @@ def _assigned(match: re.Match[str]) -> str:
 
 @functools.cache
 def _secrets() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
-    """Reads the patterns in ``secrets.txt``; their order matters."""
+    """Reads the patterns in ``secrets.txt`` and their replacements, in the order of the file."""
     lines = (resources.files("layoutdoctor.privacy") / "secrets.txt").read_text(encoding="utf-8").splitlines()
     found: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = []
     for replacement, tab, pattern in (line.partition("\t") for line in lines):

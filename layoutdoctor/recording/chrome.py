@@ -1,5 +1,5 @@
 """
-Reads Chrome traces of PyTorch's profilers: Kineto's since 2020, torch's own exporter's, and traces that tools rewrote.
+Reads Chrome traces that Kineto (since 2020) or torch's own exporter wrote, also if another tool rewrote them later.
 
 Events are decoded in batches and kept as columns. Of a Python stack, only nn.Module calls and user functions are kept.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MODULE_PREFIX = "nn.Module: "
 
 FRAME = re.compile(r"^(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)$")
-"""A frame as the profiler names it: ``models/unet.py(140): forward``."""
+"""The name of a Python frame in a trace, such as ``models/unet.py(140): forward``."""
 
 _LIBRARY_FILE = re.compile(
     r"(?:^|/)(?:torch|torchvision/ops|functorch|triton)/|^(?:threading|contextlib|runpy|asyncio/.*)\.py$"
@@ -63,9 +63,9 @@ _TABLES = {
     "python_function": "frames",
     "user_annotation": "annotations",
 }
-"""The table of each event category, in lower case. In traces of 2020 the categories began with a capital."""
+"""The table of each event category. The keys are in lower case; categories of 2020 began with a capital."""
 
-# Event categories (Kineto's ActivityType) of devices whose events have other names and meanings.
+# Event categories (Kineto's ActivityType) of devices that are not understood; their events are only counted.
 _FOREIGN = re.compile(r"(?:mtia_(?:ccp|workload)|hpu_|glow_|gcu_|npu|mlu)\w*", re.IGNORECASE)
 
 EventId = int | str | float | None
@@ -91,7 +91,7 @@ class EventArguments(
     },
 ):
     """
-    The fields of an event's ``args`` that are used, most of them as JSON text.
+    The fields of an event's ``args`` that this reader uses. A ``Raw`` field holds the JSON text, not decoded.
 
     Torch 1.8 and 1.9 wrote the fields ``external_2020`` and ``shapes_2020`` in place of ``external`` and ``shapes``.
     """
@@ -125,7 +125,7 @@ class ChromeEvent(msgspec.Struct, gc=False):
     name: str = ""
     pid: EventId = None
     tid: EventId = None
-    ts: float = _NOT_A_NUMBER  # an event without its time is not understood
+    ts: float = _NOT_A_NUMBER  # an event without its time counts as unreadable
     dur: float = _NOT_A_NUMBER
     args: EventArguments = _NO_ARGUMENTS
 
@@ -135,7 +135,7 @@ _decode_one = msgspec.json.Decoder(ChromeEvent).decode
 
 
 def decode_loosely(text: bytes) -> ChromeEvent | None:
-    """Decodes an event whose fields may have other types than profilers write; returns None if the text is no event."""
+    """Decodes an event; a field of an unexpected type keeps its default. Returns None if the text is no JSON object."""
     try:
         return _decode_one(text)
     except UNREADABLE:
@@ -148,7 +148,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _fitting_fields(kind: type[ChromeEvent | EventArguments], text: bytes | msgspec.Raw) -> dict[str, Any] | None:
-    """Returns the fields of a JSON object that have the types which profilers write; None if the text is no object."""
+    """Returns the fields of a JSON object whose values have the declared types; None if the text is no JSON object."""
     try:
         found = _decode_fields(text)
     except UNREADABLE:
@@ -159,7 +159,7 @@ def _fitting_fields(kind: type[ChromeEvent | EventArguments], text: bytes | msgs
         if field.type is EventArguments:
             fitting[field.name] = EventArguments(**(_fitting_fields(EventArguments, value) or {}))
         else:
-            with contextlib.suppress(*UNREADABLE):  # a missing field keeps its default
+            with contextlib.suppress(*UNREADABLE):  # a field that is missing or has another type keeps its default
                 fitting[field.name] = msgspec.json.decode(value, type=field.type)
     return fitting
 
@@ -176,7 +176,7 @@ def read_chrome_trace(file: TraceFile) -> RecordedTrace:
     for batch in stream.batches():
         reader.add(batch)
     trace = reader.finish()
-    # Recordings are given to others, and no report needs the name of the machine.
+    # The machine's name is left out: no report needs it, and a recording may be given to others.
     trace.metadata = {name: value for name, value in stream.metadata.items() if name != "host_name"}
     trace.problems = _problems(stream, reader, is_truncated=stream.is_truncated or file.is_cut)
     return trace
@@ -210,13 +210,13 @@ class _Reader:
         self.unreadable_count = 0
         self.foreign: Counter[str] = Counter()
         self.names, self.threads, self.grids = Numbered(), Numbered(), Numbered()
-        self.arguments = Numbered({_argument_texts(_NO_ARGUMENTS): 0})  # columns hold number - 1: no arguments is NONE
+        self.arguments = Numbered({_argument_texts(_NO_ARGUMENTS): 0})  # columns hold number - 1: NONE is no arguments
         self.has_stack = False
         self.columns: dict[str, dict[str, list[Column]]] = {name: defaultdict(list) for name in EVENT_TABLES}
         """The parts of each column, one part per batch; by table and column name."""
 
     def add(self, batch: list[ChromeEvent]) -> None:
-        """Adds the events of one batch to the columns, and counts the events of foreign devices."""
+        """Adds the events of one batch to the columns, and counts the events of devices that are not understood."""
         by_category: defaultdict[str, list[ChromeEvent]] = defaultdict(list)
         for event in batch:
             if event.ph == "X":
@@ -305,7 +305,7 @@ def _nanoseconds(microseconds: NDArray[np.float64]) -> Column:
 
 
 def _ids(values: Sequence[EventId]) -> Column:
-    """Makes a column of identifiers, of a text its first number; ``NONE`` if an identifier is missing or no number."""
+    """Makes a column of identifiers. ``"stream 7"`` becomes 7; an identifier without a number becomes ``NONE``."""
     try:
         return np.array([NONE if value is None else value for value in values], np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -356,6 +356,6 @@ def is_module_call(name: str) -> bool:
 
 
 def is_user_function(name: str) -> bool:
-    """Whether a frame is a function in a file of the user: not torch's, Triton's, Python's or ours, not generated."""
+    """Whether a frame's function is outside torch, Triton, Python's own library, layoutdoctor and generated code."""
     frame = FRAME.match(name)
     return frame is not None and _LIBRARY_FILE.search(frame["file"]) is None

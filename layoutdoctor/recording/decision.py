@@ -34,7 +34,7 @@ def _explanation(
     deciding: tuple[str, ...],
     node_count: int,
 ) -> str:
-    """Explains the rule that decided for a graph; ``count`` is the number of convolutions that this torch looks at."""
+    """Explains the rule that decided. ``count`` is the number of convolutions that this version of torch considers."""
     plural = "" if count == 1 else "s"
     named = [
         f"{c.module or c.node} {list(c.weight_shape)}" if c.weight_shape else (c.module or c.node)
@@ -102,16 +102,16 @@ _LOGGED_RULES = (
     ("smaller out_channel", "smaller-out-channels"),
     ("channels are too small", "small-channels"),
 )
-"""Parts of torch's log lines when it declines, and our name of each rule; torch/_inductor/graph.py, 2.7 to 2.15."""
+"""Texts that torch logs when a rule declines, each with our name of the rule; torch/_inductor/graph.py, 2.7 to 2.15."""
 
 
 @dataclass(frozen=True)
 class RawDecision:
     """
-    One call of ``decide_layout_opt``.
+    One call of torch's ``decide_layout_opt``: its result, its log and the settings that it looked at.
 
     Attributes:
-        is_inference: Whether the graph is for inference, for which Inductor has another heuristic than for training.
+        is_inference: Whether the graph is for inference. Inductor has one heuristic for inference, one for training.
         enabled: Value of ``config.layout_optimization`` that was in effect for this compile.
         forced: Value of ``config.force_layout_optimization`` that was in effect for this compile.
         has_onednn: Whether oneDNN could be used (``torch.backends.mkldnn``).
@@ -142,10 +142,10 @@ class FxCall:
 
     Attributes:
         target: The operator that is called.
-        args: The positional arguments, tensors as ``FxTensor``; None for one that could not be read.
-        result: The call's only or first tensor; None without any.
-        is_aten: Whether the operator is ATen's. Freezing packed any other convolution for oneDNN, which chooses its
-            layout.
+        args: The positional arguments. A tensor is an ``FxTensor``; an argument that could not be read is None.
+        result: The tensor that the call returns, or the first of several; None if it returns no tensor.
+        is_aten: Whether the operator is ATen's. Any other convolution was packed for oneDNN by freezing, and oneDNN
+            chooses the layout.
     """
 
     name: str
@@ -185,7 +185,7 @@ def describe_decision(
         rule: The rule that decided; None to find it from ``raw``.
         applied: Value of ``GraphLowering.layout_opt`` that was in effect in the end.
         channels_last_count: Value of ``GraphLowering.num_channels_last_conv``.
-        written: The layouts that library calls write, by node. They replace the layouts in the graph.
+        written: Layouts of the tensors that library calls write, by node name; they replace the layouts in the graph.
     """
     forward = [node for node in calls if _is_forward(node.target)]
     backward = [node for node in calls if _is_backward(node)]
@@ -217,7 +217,7 @@ def describe_decision(
 
 
 def _rule(raw: RawDecision | None, counted: Sequence[FxCall], backward: Sequence[FxCall], *, applied: bool) -> str:
-    """Finds the rule that decided, by the settings, torch's log or elimination; ``not-said`` if none shows it."""
+    """Finds the rule that decided: from the settings, from torch's log, or by elimination; ``not-said`` if unknown."""
     if raw is None or raw.applied != applied:
         return "set-from-outside"
     if not raw.enabled:
@@ -253,8 +253,8 @@ def derived_decision(
     """
     Builds the ``Decision`` of a compile that was not watched.
 
-    The decision is derived from the rules that need no flops and from the strides in the generated code. ``applied`` is
-    None if both decisions are possible. ``written`` has the layouts that library calls write, by node.
+    The decision is derived from the strides in the generated code, and from the rules that need no flops. The result's
+    ``applied`` is None if both decisions are possible. ``written`` has the layouts that library calls write, by node.
     """
     forward = [call for call in calls if _is_forward(call.target)]
     backward = [call for call in calls if _is_backward(call)]
@@ -279,7 +279,7 @@ def derived_decision(
 
 
 def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> bool | None:
-    """Whether the code makes convolutions channels-last that the graph has contiguous; None if no stride decides."""
+    """Whether the code turns contiguous outputs of convolutions into channels-last; None if no stride shows it."""
     found: list[bool] = []
     for call in forward:
         given, layout = _layout(call), written.get(call.name)
@@ -312,8 +312,8 @@ def _forced_names(nodes: Iterable[FxCall], applied: bool, count: int, written: M
     """
     Returns the names of the convolutions that are channels-last.
 
-    A convolution packed for oneDNN counts by its layout. If layout optimization was applied, the first ``count`` other
-    2-D convolutions count as well: torch records only how many 2-D convolutions it made channels-last.
+    A convolution packed for oneDNN is included if its layout is channels-last. If layout optimization was applied, the
+    first ``count`` other 2-D convolutions are included, too: torch records only how many it made channels-last.
     """
     packed = {node.name for node in nodes if not node.is_aten and _is_channels_last(node, written)}
     if not applied:
@@ -364,10 +364,10 @@ def _weight_shape(node: FxCall) -> tuple[int, ...] | None:
 
 def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[ConvolutionClass, bool]:
     """
-    Returns whether each of Inductor's classes, in Inductor's order, fits a convolution; empty without a shape.
+    Returns whether a convolution fits each of Inductor's classes, in Inductor's order; empty without a shape.
 
     Args:
-        shape: Weight shape ``[C_out, C_in / groups, ...]``, transposed ``[C_in, C_out / groups, ...]``.
+        shape: Weight shape ``[C_out, C_in / groups, ...]``; if transposed, ``[C_in, C_out / groups, ...]``.
 
     Source:
         ``decide_layout_opt``: ``is_grouped``, ``is_small_channel``, ``is_in_out_channel``; torch 2.7 to 2.15.
@@ -382,7 +382,7 @@ def _traits(shape: tuple[int, ...] | None, groups: int | None) -> dict[Convoluti
 
 
 def convolution_class(shape: tuple[int, ...] | None, groups: int | None) -> ConvolutionClass:
-    """Returns the first class that fits a convolution; ``default`` if none does."""
+    """Returns Inductor's first class that fits a convolution; ``default`` if no class fits."""
     return next((name for name, fits in _traits(shape, groups).items() if fits), "default")
 
 
@@ -391,7 +391,7 @@ _VETOES: dict[str, ConvolutionClass] = {
     "smaller-out-channels": "in_out",
     "small-channels": "small",
 }
-"""The class of convolutions because of which each of these rules declines layout optimization."""
+"""Rules that decline layout optimization because of one class of convolutions, each with this class."""
 
 
 def _vetoes(node: FxCall, rule: str) -> bool:
@@ -452,7 +452,7 @@ def _spatial(node: FxCall, name: str) -> tuple[int, ...] | None:
 
 
 def _is_packed_transposed(node: FxCall) -> bool:
-    """Whether a packed convolution is transposed: argument 6 is a list, the dilation; others have the groups there."""
+    """Whether a packed convolution is transposed: its argument 6 is the dilation, a list, and not the groups."""
     return len(node.args) > 6 and isinstance(node.args[6], (list, tuple))
 
 

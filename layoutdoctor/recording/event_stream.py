@@ -66,8 +66,8 @@ class EventStream(Generic[EventType]):
 
     Attributes:
         metadata: The document's fields other than the events; complete once ``batches`` has ended.
-        damage: Number of mended events, by the kind of damage in words.
-        lost_count: Events that could not be read.
+        damage: Count of each kind of damage that was mended, such as ``{"an unescaped quote": 2}``.
+        lost_count: Number of events that could not be read.
         is_truncated: Whether the document ends in the middle; known once ``batches`` has ended.
     """
 
@@ -126,7 +126,7 @@ class EventStream(Generic[EventType]):
         self._buffer = b"".join(parts)
 
     def _skip_head(self) -> None:
-        """Drops the document's head, up to and with the bracket that opens the array of events."""
+        """Drops the beginning of the document, up to and including the bracket that opens the array of events."""
         start = b""
         while not start and not self._has_ended:
             self._fill(max(self._batch_bytes, 2 * len(self._buffer), len(_BYTE_ORDER_MARK)))
@@ -152,7 +152,7 @@ class EventStream(Generic[EventType]):
         return TraceError(f"cannot read {self._name!r}: {what}")
 
     def _find_events(self) -> int | None:
-        """Returns the place where the document's own array of events starts; None if it is not in the buffer."""
+        """Returns the position where the array of events begins; None if the array does not begin in this buffer."""
         for match in islice(_EVENTS_KEY.finditer(self._buffer), _MOST_PLACES_TRIED):
             is_first = match["before"] == b"{"
             head = self._buffer[: match.start()] + (b"{}" if is_first else b"}")
@@ -166,7 +166,7 @@ class EventStream(Generic[EventType]):
         return None
 
     def _next_batch(self) -> list[EventType]:
-        """Returns the events up to the last border between events in the buffer; empty if more bytes are needed."""
+        """Returns the complete events at the beginning of the buffer; an empty list if more bytes are needed."""
         buffer = self._buffer
         size = len(buffer)
         for cut in (size,) if self._has_ended else (*_cuts(buffer), size):
@@ -248,7 +248,7 @@ class EventStream(Generic[EventType]):
 
 
 def _cuts(buffer: bytes) -> Iterator[int]:
-    """Yields the last places where an event ends and another one follows, from the last place backwards."""
+    """Yields a few positions between two events in the buffer, beginning with the last position."""
     found = list(_CUT.finditer(buffer, max(0, len(buffer) - _CUT_WINDOW_BYTES))) or list(_CUT.finditer(buffer))
     for match in reversed(found[-_MOST_CUTS_TRIED:]):
         yield match.start() + 1
@@ -272,8 +272,8 @@ class Recovered(NamedTuple):
 
     Attributes:
         events: The JSON text of each event, in order.
-        lost_count: Events that could not be read.
-        kinds: Number of mended events, by the kind of damage in words.
+        lost_count: Number of events that could not be read.
+        kinds: Number of mended events, by kind of damage, such as ``{"an unescaped quote": 2}``.
         rest: An incomplete event at the end, or the text behind the array's end.
         is_closed: Whether the array ends in the text.
     """
@@ -291,7 +291,7 @@ def recover_events(text: bytes, *, has_ended: bool = False) -> Recovered:
 
     Args:
         text: Part of an array of events, without the opening bracket; any bytes.
-        has_ended: Whether the document ends with the text. If not, a damaged event at its end may be incomplete.
+        has_ended: Whether the document ends with the text. If False, a damaged last event may only be incomplete.
     """
     view = memoryview(text)
     events: list[bytes] = []
@@ -328,7 +328,7 @@ def _end_of_object(text: bytes | memoryview) -> tuple[int | None, bool]:
     Finds the end of the JSON object at the beginning of a text.
 
     Returns:
-        The end, None if there is no whole object; and whether the only fault of the text is that it ends too early.
+        A pair: the object's end, None without a whole object; and whether the text's only fault is a missing end.
     """
     if text[:1] != b"{":
         return None, False
@@ -380,7 +380,7 @@ _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
 
 
 def _end_of_events(text: bytes) -> int | None:
-    """Finds the bracket that closes the events at the end of a damaged document; None if no bracket is certain."""
+    """Finds the bracket that closes the array of events in a damaged document; None if no bracket is certain."""
     for match in list(_END_OF_EVENTS.finditer(text))[-_MOST_PLACES_TRIED:]:
         end = match.start() + match[0].index(b"]")
         try:

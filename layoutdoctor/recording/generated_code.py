@@ -1,6 +1,5 @@
 """
-Reads Inductor's generated code as text: which buffers its kernels and library calls write, and with which strides the
-buffers are read.
+Reads Inductor's generated code as text: the buffers that kernels and library calls write, and the strides of each read.
 
 A buffer that cannot be followed is recorded with a problem; nothing is guessed. The code is not run.
 
@@ -28,14 +27,14 @@ _LIBRARIES = ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
 
 class GeneratedCode:
     """
-    Facts of the module that Inductor generates for a graph, which calls the graph's kernels.
+    Facts about the Python module that Inductor generates to run a graph.
 
     Attributes:
         inputs: Names of the graph's inputs.
         buffers: The buffers by name, in the order in which they are written.
         calls: Function and tensor arguments of each library call, by the buffer that the call makes.
-        results: The name of each result's buffer for a call of several results, by ``(buffer of the call, index)``.
-        returned: The buffer or input of each output; None for an output that is no tensor.
+        results: Buffer of each result of a call with several results, by ``(buffer of the call, index of the result)``.
+        returned: The buffer or input that each output of the graph is; None for an output that is no tensor.
         kernels: The text of each generated kernel, by name.
 
     Raises:
@@ -52,7 +51,7 @@ class GeneratedCode:
         self._read_kernels: dict[str, KernelText | None] = {}
         self._layouts: dict[str, tuple[Layout | None, str | None]] = {}
         self._former: dict[str, str] = {}  # by buffer: the former buffer of the same memory
-        self._parts: dict[str, tuple[str, int]] = {}  # by buffer: the whole buffer that it is a part of, and its offset
+        self._parts: dict[str, tuple[str, int]] = {}  # by buffer: the larger buffer around it, and its offset there
         self._launch_count = 0
         for node in ast.walk(ast.parse(source)):
             match node:
@@ -166,7 +165,7 @@ class GeneratedCode:
                 self._written(unread, name, launch=launch, problem="generated kernel of an unknown form")
 
     def _before(self, name: str, count: int) -> str:
-        """Returns the name of the buffer that is ``count`` places back in a chain of buffers that reused one memory."""
+        """Returns the name of the buffer that used the same memory ``count`` buffers earlier."""
         for _ in range(count):
             name = self._former.get(name, name)
         return name
@@ -216,7 +215,7 @@ def names_in(node: ast.AST | None) -> Iterator[str]:
 
 
 def layout_in(shape: ast.AST, stride: ast.AST) -> Layout | None:
-    """Reads a layout from two lists in the code, a symbolic size as text; None without two lists of equal length."""
+    """Reads a layout from the sizes and strides, symbols as text; None unless both are lists of equal length."""
     sizes = [[_size(part) for part in node.elts] for node in (shape, stride) if isinstance(node, (ast.Tuple, ast.List))]
     return strided_layout(*sizes) if len(sizes) == 2 and len(sizes[0]) == len(sizes[1]) else None
 
@@ -225,7 +224,7 @@ def _size(node: ast.expr) -> Size:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else ast.unparse(node)
 
 
-# ------------------------------------------------ the strides with which the loop that writes one buffer reads another
+# ------------------------------------------------ the strides with which a loop reads one buffer and writes another
 @dataclass(frozen=True)
 class Loop:
     """
@@ -244,14 +243,14 @@ class Loop:
 
 def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Loop]) -> tuple[int, ...] | None:
     """
-    Finds the strides of a load along the dimensions of the buffer that its loop body stores.
+    Finds a load's strides along the dimensions of the buffer that the same loop stores.
 
     Args:
         stride: The stored buffer's strides in elements; dimensions do not overlap.
 
     Returns:
-        One stride per dimension, in elements; 0 if the load does not depend on the dimension or its size is 1. None if
-        the load does not move in equal steps along a dimension, so that no stride describes the load.
+        One stride per dimension, in elements. The stride is 0 if the size is 1, or if the load does not depend on the
+        dimension. None if the load moves in unequal steps along a dimension.
     """
     strides: list[int] = []
     for size, step in zip(shape, stride, strict=True):
@@ -264,10 +263,10 @@ def seen_strides(shape: Sequence[int], stride: Sequence[int], loops: Sequence[Lo
 
 def _seen_stride(size: int, step: int, loops: Sequence[Loop]) -> int | None:
     """
-    Finds the load's stride along one dimension; None if no loops cover it exactly, or if they give different strides.
+    Finds the load's stride along one dimension of the stored buffer; None if the loops give no single stride.
 
-    The dimension's elements are at the places 0, ``step``, 2 ``step`` ... in the stored buffer. A loop covers the
-    places from its step up to its step times its count. No two loops cover the same place.
+    The dimension's elements are at 0, ``step``, ``2 * step``... in the stored buffer. Each loop covers a part of them,
+    from its ``store_step`` up to ``store_step * count``. All these loops must give the same stride.
     """
     seen: int | None = None
     place, left = step, size

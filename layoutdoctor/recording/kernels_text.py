@@ -1,7 +1,7 @@
 """
 Reads the text of Inductor's generated kernels: each store, and the loads that its value was computed from.
 
-The code is not run. An index counts as unknown unless it is a sum of whole multiples of loop variables.
+The code is not run. An index is known only if it is a sum of whole multiples of loop variables, such as ``8 * x + 3``.
 
 Source:
     ``CppKernel``, ``CppTile2DKernel`` and ``TritonKernel``, torch/_inductor/codegen/, torch 2.13.
@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 Steps = dict[str, int]
-"""An index: the elements that it moves per step of each loop variable; its constant has the key ``""``."""
+"""An index as multiples of loop variables and a constant: ``{"x": 8, "": 3}`` is ``8 * x + 3``."""
 
 
 @dataclass(frozen=True)
 class Read:
     """
-    A load; ``steps`` is None if its index is not known.
+    A load. ``steps`` is its index; None if the index is not known.
 
-    ``pointer`` is a parameter of the kernel, or ``@3`` for the result of its store number 3, from 0.
+    ``pointer`` is a parameter of the kernel. If the kernel stored the value before, ``@0`` is its first store.
     """
 
     pointer: str
@@ -50,7 +50,7 @@ class Store:
 
     Attributes:
         steps: The index of the store; None if no steps describe it, as in a scatter.
-        reads: The loads that its value was computed from. A value that was stored before counts as a load.
+        reads: The loads that the stored value was computed from. A value that was stored before counts as a load.
         operations: The operations between the loads and the store. In Triton, a cast is ``to_dtype``; in C++, casts are
             left out and arithmetic is ``computed``.
     """
@@ -69,7 +69,7 @@ class KernelText:
     Attributes:
         counts: Number of iterations of each loop variable; 0 if the code has an expression in place of a number.
         values: The value of each name in the kernel.
-        aliases: The parameter that each further pointer is equal to.
+        aliases: Other names of pointers, each with the parameter that it is equal to.
     """
 
     parameters: tuple[str, ...]
@@ -80,7 +80,7 @@ class KernelText:
     _stored: dict[_Value, Read] = field(default_factory=dict)
 
     def load(self, pointer: str, steps: Steps | None, *, is_masked: bool = False) -> _Value:
-        """Returns the value of a load; if the kernel stored to the pointer before, the result of its last store."""
+        """Returns the value of a load. If the kernel stored to the pointer before, this is the last store's result."""
         pointer = self.aliases.get(pointer, pointer)
         last = max((number for number, store in enumerate(self.stores) if store.pointer == pointer), default=None)
         name = pointer if last is None else f"@{last}"
@@ -133,7 +133,7 @@ _TRITON_REDUCTIONS = re.compile(r"sum|max|min|max2|min2|any|prod|reduce\w*|welfo
 
 
 class _Triton:
-    """Reads a Triton kernel. A tile's index is split into the parts that the kernel takes with ``//`` and ``%``."""
+    """Reads a Triton kernel. An index such as ``xindex`` is split into loops, as the kernel splits it by ``//``."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self.kernel = KernelText(tuple(argument.arg for argument in function.args.args))

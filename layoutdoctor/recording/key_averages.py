@@ -24,14 +24,14 @@ KEY_AVERAGES = Columns("key_averages", "name", "name", "# of calls")
 
 class KeyAverages(TextTable):
     """
-    A table of torch.profiler while it is read.
+    A table of torch.profiler while it is read. Own time is torch's "Self CPU" or "Self CUDA".
 
     Attributes:
-        rows: Sums over rows, by name and by whether a row has time on the host: calls, and nanoseconds of own time on
-            the host, own time on the device, and time with all called operations (on the device if there is one).
-        host, on_device: Titles of the columns of own time; before torch 1.6, of time with all called operations.
+        rows: Four sums for each ``(name, whether the row has time on the host)``: calls, own time on the host, own time
+            on the device, and time including called operations, on the device if there is one. Times are nanoseconds.
+        host, on_device: Titles of the columns of own time; before torch 1.6, of time including called operations.
         device: Name of the device in the titles; empty if there is only the host.
-        totals: Nanoseconds in the lines below the table, by device.
+        totals: Total nanoseconds by device, from the lines below the table.
     """
 
     def __init__(self, titles: list[str], separator: str, offset: int, heading: str = "") -> None:
@@ -50,7 +50,7 @@ class KeyAverages(TextTable):
         self.share_title = share if share in titles and not self.is_nested else None
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
-        """Reads a row's calls and own time, on the device if the table has one; None if they cannot be read."""
+        """Reads a row's calls and its own time on the device, else on the host; None if a number cannot be read."""
         count, host, device = (
             notation.whole(row["# of calls"]),
             self._host(row, notation),
@@ -61,7 +61,7 @@ class KeyAverages(TextTable):
         return Entry(row, row["name"], count, host if self.on_device is None else device, 0)
 
     def _host(self, row: Mapping[str, str], notation: Notation) -> float | None:
-        # torch prints a negative own time of an operation whose children overlap
+        # torch prints a negative own time for an operation whose children overlap
         return 0.0 if self.host is None else notation.nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host]), None)
 
     def _device_time(self, row: Mapping[str, str], notation: Notation) -> float | None:
@@ -89,13 +89,13 @@ class KeyAverages(TextTable):
         return whole_nanoseconds(self.spent) if device == (self.device or "cpu") else None
 
     def kernels(self) -> list[KernelTotal]:
-        """Returns the rows of kernels and copies: they have no time on the host and are not the host's ranges."""
+        """Returns the rows of kernels and copies, which have no time on the host. Ranges of the host are left out."""
         found = [
             KernelTotal(name, round(count), round(device))
             for (name, on_host), (count, _, device, _) in self.rows.items()
             if device and not on_host and (name, True) not in self.rows and not _IS_OF_THE_HOST.match(name)
         ]
-        total = self.total(self.device)  # less than the sum of the rows if the host's row of a range is not listed
+        total = self.total(self.device)  # the rows add up to more if they include ranges of the host
         most = (total or 0.0) * (_ROUNDED if self.totals.get(self.device) is not None else _ROUNDED_PERCENTAGES)
         listed, ranges = sum(row.nanoseconds for row in found), set[str]()
         for row in sorted(found, key=lambda row: -row.nanoseconds):
@@ -129,7 +129,7 @@ class KeyAverages(TextTable):
                 known = sums.setdefault(called, [0, 0, 0])
                 for number, value in enumerate((times[0], times[place], times[3])):
                     known[number] += value
-        if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches them
+        if place == 1 and any(map(OF_A_GPU.match, sums)):  # the host only launches such operations
             device, sums = "cuda", {}
         operations = [
             KernelTotal(name, round(count), round(time), name, None if self.is_nested else round(whole) or None)

@@ -1,9 +1,9 @@
 """
 Reads the SQLite file that ``nsys export --type sqlite`` makes of an Nsight Systems recording.
 
-The file is somebody else's database: it is opened read-only, only plain tables are read, every value is checked, and a
-damaged page ends a table instead of the reading. ``torch.autograd.profiler.emit_nvtx`` writes the facts about an
-operation into the text of a range, which is taken apart here.
+The file is somebody else's database: it is opened read-only, only plain tables are read, and every value is checked. A
+table is read up to its first damaged page. ``torch.autograd.profiler.emit_nvtx`` writes the facts about an operation
+into the text of a range; ``read_range_text`` takes this text apart.
 
 Source:
     docs.nvidia.com/nsight-systems, exporter's SQLite schema; tables are made only if something was recorded, and
@@ -47,7 +47,7 @@ _LARGEST = 1 << 62
 """Upper limit of a time, so that the difference of two times fits 64 bits."""
 _MOST_DIGITS = 18
 _SMALLEST_ROW_BYTES = 5
-"""A row takes more bytes than this. If a table has more rows than its file can hold, its pages form a circle."""
+"""Lower limit of a row's size. If a table yields more rows than fit into the file, its damaged pages form a circle."""
 _LONGEST_VALUE_BYTES = 16 << 20
 _MOST_INFORMATION = 100
 
@@ -73,7 +73,7 @@ _NO_KERNELS = f"no device kernels: the table {_KERNELS} is missing; record with 
 _WHOLE_GRAPH = "CUDA graph launches recorded without their kernels; record with --cuda-graph-trace=node"
 
 _UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError)
-"""Errors that sqlite3 raises on damaged data; UnicodeError if its message quotes the data."""
+"""Errors that sqlite3 raises on damaged data. It raises a UnicodeError if its message would quote such data."""
 _SIZES = msgspec.json.Decoder(list[list[int | list[int]]])
 
 
@@ -263,7 +263,7 @@ class _Reading:
         return [(key, value[:200] if isinstance(value, str) else value) for key, value in rows]
 
     def _spans(self, table: str, what: str, *columns: str) -> Iterator[tuple[dict[str, int], list[Any]]]:
-        """Yields start and duration, and the values of ``columns``, of each row whose start and end are times."""
+        """Yields the start and duration, and the values of ``columns``, for each row with a readable start and end."""
         for start, end, *values in self._rows(table, "start", "end", *columns):
             if self._is_span(start, end, what):
                 yield {"start": start, "duration": end - start}, values
@@ -307,17 +307,17 @@ class _Reading:
 
 
 def _whole(value: object) -> int:
-    """Returns a value that is a whole number from 0 on; ``NONE`` for any other value."""
+    """Returns the value if it is a whole number from 0 on; else ``NONE``."""
     return value if type(value) is int and 0 <= value < _LARGEST else NONE
 
 
 class RangeText(NamedTuple):
     """
-    The parts of a range's text.
+    The parts of the text of an NVTX range.
 
     Attributes:
         name: Name of the operation or range, such as ``aten::conv2d``.
-        is_operation: Whether torch wrote it for an operation; False for a range that a person or a library named.
+        is_operation: Whether torch made the range for an operation; False if a person or a library named the range.
         sequence: Number that links an operation with the autograd node it made; ``NONE`` if the text has no number.
         shapes: Sizes of the arguments as JSON; empty if the text has no sizes.
         has_unread_sizes: Whether the text has sizes that could not be read, for example because it was cut.

@@ -52,7 +52,7 @@ class MemoryDescriptor:
     tag: str
 
     def layout(self, shape: tuple[int, ...]) -> Layout | None:
-        """Returns the layout of a tensor of the given shape in this format; None if it is not known."""
+        """Returns the layout of a tensor of this shape in this format; None if the tag is empty or does not fit."""
         if not self.tag:
             return None
         if not _PLAIN_TAG.match(self.tag):
@@ -73,8 +73,8 @@ class Primitive:
         implementation: The code oneDNN chose, such as ``jit:blk``.
         prop_kind: ``forward_training``, ``backward_data``, ``undef``...
         problem: oneDNN's problem text: ``4x64x56x56`` for a reorder, ``mb4_ic3oc64_...`` for a convolution.
-        start_seconds: Unix time of its start; None if the log has no timestamps.
-        engine: oneDNN's name of the device that it ran on: ``cpu``, ``gpu:0``.
+        start_seconds: Unix time at which the primitive started; None if the log has no timestamps.
+        engine: oneDNN's name of the device that the primitive ran on: ``cpu``, ``gpu:0``.
     """
 
     kind: str
@@ -166,7 +166,7 @@ def read_onednn_log(text: str) -> OnednnLog:
 
 
 def _whole_lines(lines: Iterable[str]) -> list[str]:
-    """Joins the lines of primitives that a terminal or a mail broke; a whole line ends with the primitive's time."""
+    """Joins lines that a terminal or a mail broke. The line of a primitive is whole if it ends with a time."""
     found: list[str] = []
     for line in lines:
         if found and _goes_on(found[-1], line):

@@ -37,7 +37,7 @@ def read_trace(
     path: Path, most_bytes: int = DEFAULT_MOST_BYTES
 ) -> RecordedTrace | KernelTotals | OnednnLog | TorchTrace:
     """
-    Reads a recorded run of any known kind; of several tables of kernels in a file, only the first.
+    Reads a recorded run of any known kind. If a file has several tables of kernels, only the first is read.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -76,7 +76,7 @@ def read_trace(
 
 @contextlib.contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """A block without garbage collection, which only costs time while a trace is examined or calls are timed."""
+    """A block without garbage collection, which would only cost time while a trace is examined or calls are timed."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -100,7 +100,7 @@ _TEXT_LENGTH = 200
 
 def read_recorded(path: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> Recording:
     """
-    Reads a recorded run of any known kind as a recording; of several tables of kernels in a file, only the first.
+    Reads a recorded run of any known kind as a recording. If a file has several tables of kernels, it reads the first.
 
     Raises:
         TraceError: The file cannot be read, or is none of the known kinds.
@@ -178,7 +178,7 @@ def _head(name: str, environment: Environment, device: str | None, problems: Seq
 
 
 def device_of(trace: RecordedTrace) -> str | None:
-    """Returns the type of the device that ran the trace, in torch's words; None if nothing ran."""
+    """Returns torch's name of the device that ran the trace, such as ``cuda``; None if nothing ran."""
     foreign = [problem.device for problem in trace.problems if problem.device is not None]
     if foreign and not len(trace.kernels):
         return foreign[0].partition("_")[0].lower()
@@ -221,9 +221,9 @@ def describe_environment(trace: RecordedTrace) -> Environment:
 
 def _device_names(trace: RecordedTrace) -> list[str]:
     """
-    Returns the names, in the trace's list of devices, of the devices that ran kernels.
+    Returns the names of the devices that ran kernels, from the trace's list of devices.
 
-    If none of their ids is in the list, its first device is named; if no kernel ran, all its devices are named.
+    If the list has no such device, its first device is named. If no kernel ran, all devices in the list are named.
     """
     listed = trace.metadata.get("deviceProperties")
     devices = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
@@ -269,7 +269,7 @@ _BINARY = (
     (rb"\n", "protobuf, such as a Perfetto trace or an XPlane", _AS_JSON),
     (rb"", "binary data of an unknown kind", _RECORD),
 )
-"""A pattern of a file's first bytes, what the file seems to be, and what to do. The tables below have the same form."""
+"""Patterns of first bytes, each with a description of the file and advice; ``_NAMES`` and ``_TEXTS`` are alike."""
 _NAMES = (
     (r".*\.(nsys-rep|qdrep|qdstrm)\Z", "a recording of Nsight Systems that was not exported", _EXPORT),
     (r".*\.(pftrace|perfetto-trace|perfetto)\Z", "a Perfetto trace in protobuf", _AS_JSON),
@@ -411,7 +411,7 @@ def _refusal(name: str, what: str, advice: str) -> TraceError:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether a file is text: control characters are rare, or it is JSON, in which names are not always escaped."""
+    """Whether a file is text. Control characters are rare in text, except in JSON, where names may be unescaped."""
     if head.startswith((b"{", b"[")):
         return True
     strange = len(head) - len(head.translate(None, _TEXT_CONTROLS))

@@ -2,7 +2,7 @@
 The recording of one trial of a diagnosis, or of a run from elsewhere: the value that ``examine`` derives facts from.
 
 A live run on a CPU or a GPU, a lowering for a GPU that is not there, a trace file, a table of kernels, and a log of
-oneDNN or torch.compile all become a recording. It needs no torch, and no part of it was derived from another part.
+oneDNN or torch.compile all become a recording. A recording needs no torch; no part is derived from another part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
     Column = np.ndarray  # the type for the decoder of saved recordings
 
 NONE = -1
-"""Entry of a column for an identifier or index that was not recorded."""
+"""Number in a column in place of an identifier or index that was not recorded."""
 
 
 class _Rows:
@@ -36,7 +36,7 @@ class _Rows:
     A table that is stored by columns.
 
     Names, threads, grids and arguments are indices into the lists of ``RecordedTrace``; processes are numbers. Starts
-    are nanoseconds since the base of the trace, durations are nanoseconds. An entry that was not recorded is ``NONE``.
+    are nanoseconds since the base of the trace, durations are nanoseconds. A number that was not recorded is ``NONE``.
     """
 
     __slots__ = ()
@@ -85,8 +85,8 @@ class OperationEvents(_Rows):
 
     Attributes:
         sequence: Sequence number, which a backward operation shares with its forward operation.
-        forward_thread: Thread of a backward operation's forward operation: the recorded number, not an index; ``NONE``
-            or 0 for a forward operation.
+        forward_thread: The thread in which a backward operation's forward operation ran, as the recorded number, not as
+            an index. It is ``NONE`` or 0 for a forward operation.
     """
 
     name: Column
@@ -141,9 +141,9 @@ def event_tables(columns: Mapping[str, Mapping[str, Column]], base: int) -> dict
     Builds all tables of a run, each sorted by start and, for equal starts, by falling duration.
 
     Args:
-        columns: The columns by table and name; a table without columns is empty. The entries of a missing column are
-            ``NONE``; without a column of processes, there is one process.
-        base: Zero point of the starts in the tables, as a time on the clock of ``columns``.
+        columns: The columns by table and name; a table without columns is empty. A missing column is filled with
+            ``NONE``, a missing column ``process`` with 0.
+        base: Nanoseconds that are subtracted from all starts.
     """
     tables = {}
     for table, kind in EVENT_TABLES.items():
@@ -167,12 +167,12 @@ class Numbered(dict[Any, int]):
 @dataclass(frozen=True, slots=True)
 class OperationArguments:
     """
-    The arguments of an operation, each field of bytes as JSON text; a field that was not recorded is empty.
+    The arguments of an operation. Fields of bytes are JSON text; a field that was not recorded is empty.
 
     Attributes:
         shapes: ``Input Dims``: a list with one entry per argument, ``[]`` for an argument that is no tensor.
         strides: ``Input Strides``: a list of the same form as ``shapes``.
-        types: ``Input type``.
+        types: ``Input type``: a list with one text per argument.
         values: ``Concrete Inputs``: the values of numbers and lists of numbers.
         kernel_options: ``kernel_kwargs`` of a Triton launch, such as ``XBLOCK=32,YBLOCK=32``.
         call_stack: ``Call stack`` as torch 1.9 to 1.13 wrote it: frames separated by ``;``, the innermost first.
@@ -195,7 +195,7 @@ class Problem:
         what: Description, such as ``"the file ends in the middle of an event"``.
         count: Number of events or places with this problem.
         is_loss: Whether the events are missing; False if they were mended, or if the problem is only information.
-        device: Category of the events, such as ``hpu_op``, if their device is not understood; None for other problems.
+        device: Category of events whose device is not understood, such as ``hpu_op``; None for other problems.
     """
 
     what: str
@@ -207,7 +207,7 @@ class Problem:
 @dataclass
 class RecordedTrace:
     """
-    A recorded run.
+    A recorded run: one table for each kind of event, and the lists that the columns' indices lead to.
 
     Attributes:
         frames: Calls of modules and of the user's functions; empty if no stack was recorded.
@@ -215,9 +215,9 @@ class RecordedTrace:
         threads: ``(process, thread)`` of each thread index, as text.
         grids: Launch grids ``(x, y, z)``, each once.
         arguments: Arguments of operations, each combination once.
-        metadata: The document's fields other than events and name of the machine, such as ``deviceProperties``.
+        metadata: Fields of the document outside its events, such as ``deviceProperties``; without the machine's name.
         base_nanoseconds: Time on the trace's own clock from which ``start`` counts.
-        has_stack: Whether Python frames were recorded, even if ``frames`` has none of them.
+        has_stack: Whether Python frames were recorded. ``frames`` may be empty all the same: it has no library frames.
     """
 
     source: SourceKind
@@ -273,8 +273,8 @@ class KernelTotal:
     One line of a table that sums up kernels by name.
 
     Attributes:
-        nanoseconds: Time of the row's kernels. In a table of operations, the operation's own time or, if the table
-            ``is_nested``, its time with all operations that it called.
+        nanoseconds: Time of the row's kernels. In a table of operations, the operation's own time; if the table is
+            nested, the time including all operations that it called.
         operation: The operation that the kernels ran in; None if the table does not say.
         total_nanoseconds: Time of an operation including all operations that it called; None if not recorded.
     """
@@ -294,8 +294,9 @@ class KernelTotals:
     Attributes:
         device: The device that the rows ran on, as torch or the table names it.
         heading: The line of text above the table; empty if there is no such line.
-        nanoseconds: Total time of all kernels or operations, including those without a row, from a line below the table
-            or from percentages; None if neither gives it, and for kernels if percentages show no missing row.
+        nanoseconds: Total time of all kernels or operations, with the rows that the table leaves out. It is read from a
+            line below the table, else from percentages. For kernels, percentages count only if they show missing rows.
+            None if not known.
         is_nested: Whether the time of an operation includes the operations that it called; times cannot be summed then.
         misses_operations: Whether the own times in a table of operations add up to less than the total time.
         copies: ``aten::copy_`` with its time on the device, if a table of kernels lists it; else None.
@@ -314,7 +315,7 @@ class KernelTotals:
 
 class Head(Record, frozen=True, kw_only=True):
     """
-    The facts that all recordings of a diagnosis share; each recording holds them, so that it can be examined alone.
+    The facts that all recordings of a diagnosis share. Each recording has a copy, so that it can be examined alone.
 
     Attributes:
         layoutdoctor_version: Version of layoutdoctor that made the recording.
@@ -363,12 +364,12 @@ class Recording(Record, frozen=True, kw_only=True):
 
     Attributes:
         head: The facts about the diagnosis that the trial belongs to.
-        trial: The trial. Its graphs are as the compiler had them; conversions and layout breakers are found later.
+        trial: The trial, with the compiler's graphs. Conversions and layout breakers in the graphs are found later.
         iterations: The profiled iterations; a trace file has only one.
         totals: A table of kernels, if the table is all that was recorded.
         log: A log of oneDNN, if the log is all that was recorded.
-        was_profiled: Whether round trips are looked for in the trial's graphs: the trial was profiled or lowered, or
-            its compiles were logged.
+        was_profiled: Whether the trial was profiled or lowered, or its compiles were logged. Only then are round trips
+            looked for in its graphs.
         how: Lines to paste that apply the configuration to the user's model; None for a trace.
     """
 
@@ -404,12 +405,12 @@ MOST_OF_A_CALL = 1.15
 
 
 def contradicts_call(iteration: Iteration) -> bool:
-    """Whether the busy time exceeds ``MOST_OF_A_CALL`` times ``call_seconds``; False if no call was timed."""
+    """Whether the busy time is over ``MOST_OF_A_CALL`` times the call's time; False if no call was timed."""
     seconds = busy_nanoseconds(iteration.events) / NANOSECONDS_PER_SECOND
     return iteration.call_seconds is not None and seconds > MOST_OF_A_CALL * iteration.call_seconds
 
 
 def busy_time(iteration: Iteration) -> tuple[bool, int]:
-    """Sort key: least for the iteration with the shortest busy time; iterations of a GPU without kernels come last."""
+    """Returns a key that sorts iterations by busy time, shortest first, and GPU iterations without kernels last."""
     kernels_are_missing = iteration.device != "cpu" and not len(iteration.events.kernels)
     return kernels_are_missing, busy_nanoseconds(iteration.events)

@@ -1,9 +1,9 @@
 """
-Saves and loads recordings: MessagePack in gzip that begins with a version; data only, never code.
+Saves and loads recordings. A file is gzipped MessagePack that begins with a version; it has data only, never code.
 
-A column is stored in the smallest integer type that holds its numbers, or as differences of neighbours if these need a
-smaller type. The first bytes of all numbers are stored together, then the second bytes, and so on, because this
-compresses well. Nothing is rounded.
+A column is stored in the smallest integer type that holds its numbers. If the differences between neighbours fit a
+smaller type, the differences are stored. The first bytes of all numbers are stored together, then the second bytes, and
+so on, because this compresses well. Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 VERSION = 2
 _HIGHEST_RATIO = 16
-"""Largest ratio of unpacked to packed size known of a large recording; a crafted file can reach a thousand."""
+"""Largest ratio of unpacked to packed size that a large recording had; a crafted file can reach a thousand."""
 _DIFFERENCES = 16
-"""Flag in the first byte of a packed column: differences are stored. The byte's other bits are the bytes per number."""
+"""Flag in the first byte of a packed column that holds differences. The other bits are a number's size in bytes."""
 
 
 class _File(Record, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def pack(value: object) -> bytes:
     """
     Packs any value as MessagePack, including columns of numbers.
 
-    Lone surrogates, which file names that are no UTF-8 contain, become their escapes.
+    A lone surrogate, as in a file name that is no UTF-8, becomes its escape.
     """
     try:
         return _encoder.encode(value)

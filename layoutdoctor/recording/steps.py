@@ -24,7 +24,7 @@ def without_steps(trace: RecordedTrace) -> RecordedTrace:
 
 
 def first_steps(trace: RecordedTrace, count: int) -> RecordedTrace:
-    """Returns a run up to the end of its first ``count`` steps, whose ranges are kept; without steps, the whole run."""
+    """Returns a run up to the end of step number ``count``, with the steps' ranges; without steps, the whole run."""
     ends = _ends(trace)[:count]
     return _between(trace, np.iinfo(np.int64).min, ends[-1][1]) if ends else trace
 

@@ -2,8 +2,8 @@
 Finds and reads the tables of kernels in a text: sums of kernels or operations by name, and lists of kernels.
 
 ``nsys stats``, rocprofv3, TraceLens and torch.profiler print such tables. A table of sums has the total time of all
-kernels of a name, without order and shapes. A list with starts is read as a recorded run. The file may be CSV, or text
-copied from a terminal: quoted, with the prefix of a logger, with squeezed blanks, or between other output and tables.
+kernels of a name, without order and shapes. A list of launches with their starts is read as a recorded run. The file
+may be CSV or text from a terminal: quoted, with the prefix of a logger, with squeezed blanks, or among other output.
 
 Source:
     Reports of ``nsys stats`` 2019 to 2026, rocprofv3, TraceLens 2026; ``key_averages().table()`` of torch 0.4 to 2.13.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 1 << 17
 """Largest number of characters that are kept of a line; the csv module takes no longer field."""
 
-_LONGEST_TITLES = 2_000  # characters of a line that may have titles with single blanks between them
+_LONGEST_TITLES = 2_000  # a longer line is not searched for titles with single blanks between them
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -57,9 +57,9 @@ def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
     """
     Reads the tables of kernels in a file.
 
-    A table of sums has one row per name and operation, in the order of the file. A list with starts becomes a recorded
-    run. Tables with other columns, tables of operations if there are tables of kernels, and further tables of the same
-    run are only counted.
+    A table of sums has one row per name and operation, in the order of the file. A list of launches becomes a recorded
+    run. Only the best kind of table is read: tables with kernels before tables of operations, in the order of
+    ``LAYOUTS``. If one run has several tables, only the longest is read. All other tables are only counted.
 
     Raises:
         TraceError: The file cannot be opened or read, is too large, or has no table of kernels that can be read.
@@ -202,13 +202,13 @@ def _heading(line: str) -> str:
 
 
 def _is_rule(line: str) -> bool:
-    """Whether a line ends in dashes for several columns: below the titles, above them, or below the last row."""
+    """Whether a line ends in several groups of dashes, which torch.profiler and others print as a horizontal rule."""
     strokes = line[len(line.rstrip("- \t")) :].split()
     return len(strokes) > 1 and all(len(stroke) > 1 for stroke in strokes)
 
 
 def _after(line: str, table: TextTable) -> TextTable | None:
-    """Returns the table if it may go on after a line that is no row, else None; counts what may be a damaged row."""
+    """Returns the table if it may go on after a line that is no row, else None. Counts what may be a damaged row."""
     cells = cells_in(line, table.separator)
     is_other = _are_titles(cells) or (table.separator in ",;" and len(cells) == 1)
     if is_other and not any(map(is_number, cells)):

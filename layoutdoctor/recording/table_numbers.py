@@ -22,7 +22,7 @@ NANOSECONDS = {unit: nanoseconds for units, nanoseconds in _SPELLINGS for unit i
 _LARGEST = 1 << 62
 _MOST_DIGITS = 25
 _MARKS = str.maketrans({**dict.fromkeys("\u00a0\u2009\u202f\ufffd", " "), "\u2019": "'", "\u2212": "-"})
-"""Marks that mean the same within a number. A byte that is no UTF-8 is a no-break space in an encoding of Windows."""
+"""Marks in numbers, each with a plain mark. U+FFFD replaces a no-break space of Windows, which is no UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Notation:
         Reads a time and returns nanoseconds; None if the cell is no time, or if the time is negative or too large.
 
         Args:
-            unit: Unit of a cell that has no unit of its own; None if such a cell is no time.
+            unit: Unit of a cell without a printed unit; None if such a cell is no time.
         """
         found = self.parts(cell)
         factor = None if found is None else NANOSECONDS.get(found[2] or unit or "")
@@ -85,24 +85,24 @@ class Notation:
 
 
 class Percentage(NamedTuple):
-    """A percentage, and the value of its last digit."""
+    """A percentage, and the value of one unit in its last digit: ``46.8`` has the step 0.1."""
 
     percent: float
     step: float
 
 
 NOTATIONS = tuple(Notation(*marks) for marks in (".,", ",.", ". ", ", ", ".'", ",'"))
-"""The first notation is used by programs that print the same for users of any language."""
+"""All notations. Programs that print the same for users of any language use the first notation."""
 PLAIN = NOTATIONS[0]
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number in any notation, perhaps a percentage."""
+    """Whether a cell is a number in any notation, with or without a unit or a percent sign."""
     return any(notation.parts(cell) is not None for notation in NOTATIONS)
 
 
 def begins_with_a_number(text: str) -> bool:
-    """Whether the first word of a text is a number, which no name of a kernel or operation is."""
+    """Whether the first word of a text is a number; names of kernels and operations never begin with a number."""
     if not text[:1].isdigit():
         return False
     return is_number(text.split(" ", 1)[0].translate(_MARKS).split(" ", 1)[0])
@@ -123,7 +123,8 @@ class Spent:
     The numbers of a row that can be checked against each other.
 
     Attributes:
-        average: The mean time in the row; None if the row has no mean time.
+        nanoseconds: Total time of the row's launches.
+        average: Mean time of a launch as printed, in nanoseconds; None if the row has no mean time.
         part: The row's percentage of the whole table's time; None if the row has no percentage.
     """
 
@@ -138,7 +139,7 @@ _ROUNDING = 1.002
 
 
 def contradictions(rows: Sequence[Spent]) -> int:
-    """Counts the rows that contradict their own average, plus the rows that contradict the percentages of others."""
+    """Counts the rows whose time does not fit their average, plus the rows whose time does not fit their percentage."""
     means = sum(
         row.average is not None
         and abs(row.average * row.count - row.nanoseconds) > max(0.01 * row.nanoseconds, 1.0 * row.count)
@@ -148,7 +149,11 @@ def contradictions(rows: Sequence[Spent]) -> int:
 
 
 def denying(rows: Sequence[Spent]) -> list[int]:
-    """Returns the indices of the rows whose time and percentage do not fit the total time that most rows imply."""
+    """
+    Returns the indices of the rows whose time and percentage contradict the other rows.
+
+    Each row implies a total: its time divided by its percentage. The total that most rows imply counts as right.
+    """
     steps = _steps(rows)
     wholes = {}
     for number, (row, step) in enumerate(zip(rows, steps, strict=True)):
@@ -174,7 +179,7 @@ def _steps(rows: Sequence[Spent]) -> list[float]:
 
 
 def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
-    """Returns the total time that percentages imply; None if they are missing, too inexact, or deny most rows."""
+    """Returns the total time that percentages imply; None if they are missing, inexact, or contradict most rows."""
     wrong = set(denying(rows))
     known = [
         (row.nanoseconds, row.part.percent, step)
@@ -187,7 +192,7 @@ def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
     return 100 * sum(nanoseconds for nanoseconds, *_ in known) / percent
 
 
-_EXACT = 10  # the least ratio of the percentages to the value of their last digits that gives a useful total
+_EXACT = 10  # least ratio of the sum of the percentages to the sum of their steps; below it, a total is too inexact
 
 
 def cells_of(row: Mapping[str, str], titles: Iterable[str]) -> list[str]:

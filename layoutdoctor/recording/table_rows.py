@@ -39,16 +39,16 @@ class Columns:
     The columns of one program's table; titles are in lower case, without their units.
 
     Attributes:
-        name: Title of the kernel's name.
-        time: Title of the kernel's time; a title that begins with "end" is the moment at which the kernel ended.
-        count: Title of the number of launches; None if every row is one launch.
-        operation: Title of the operation that the kernels ran in.
-        kernels: A title, and the test of its cell by which a row is a kernel; None if all rows are kernels.
+        name: Title of the column with the kernels' names.
+        time: Title of the column with durations. If the title begins with "end", the column has end times instead.
+        count: Title of the column with the numbers of launches; None if every row is one launch.
+        operation: Title of the column with the operations that the kernels ran in; None without such a column.
+        kernels: A title, and the test whether a cell below it belongs to a kernel; None if all rows are kernels.
         further: A further title that the table must have.
         other: A title that the table must not have.
-        unit: Unit of the time, if neither the title nor the cell has it.
-        start: Title of the moment at which the kernel began. A table with it is a list of single launches, which is
-            read as a recorded run.
+        unit: Unit of a time if neither the title nor the cell has a unit.
+        start: Title of the column with start times. A table with this column lists single launches, and is read as a
+            recorded run.
     """
 
     source: SourceKind
@@ -63,7 +63,7 @@ class Columns:
     start: str | None = None
 
     def fits(self, titles: Sequence[str]) -> bool:
-        """Whether a table with these titles has these columns."""
+        """Whether a table with these titles is of this kind: it has all needed columns, and not ``other``."""
         title = None if self.kernels is None else self.kernels[0]
         needed = {self.name, self.time, self.count, self.operation, self.further, title, self.start} - {None}
         return needed <= set(titles) and self.other not in titles
@@ -99,14 +99,14 @@ LAYOUTS = (
     Columns("rocprofv3_summary", "name", "duration", "calls", None, ("domain", _is_word("kernel_dispatch")), unit="ns"),
     Columns("tracelens_summary", "kernel name", "kernel duration_sum", "kernel duration_count", "parent cpu_op"),
 )  # fmt: skip
-"""The tables that can be read. If a file has several of them, the one that comes first here is read."""
+"""The tables that can be read. If a file has several of these tables, the table that is first in this list is read."""
 
 _DEVICES = ("device", "agent_id")
 _STREAMS = ("strm", "queue_id")
 _CORRELATIONS = ("corrid", "correlation_id")
 _GRIDS = tuple((f"grd{axis}", f"grid_size_{axis}") for axis in "xyz")
 _GROUPS = tuple((f"workgroup_size_{axis}",) for axis in "xyz")
-"""Titles in lists of kernels. ROCm prints a launch's size in work items: the grid times the size of a work group."""
+"""Titles in lists of kernels. ROCm's ``grid_size`` is in work items: the grid times the size of a work group."""
 CELL_GAP = re.compile(r"\t|\s{2,}")
 _ROW_NUMBER = re.compile(r"^\s*\d+\s+")
 _MEMORY = re.compile(r"(\d) ([KMGT]?[bB])\b")
@@ -117,7 +117,7 @@ _OF_NUMBERS = re.compile(
     r"(?!.*(?:mem\b|memory|throughput))(?:.*(?:time|total|%|percent|average|calls|duration)|"
     r"(?:avg|med|min|max|stddev|instances)\b)"
 )
-"""Titles whose cells are numbers; the notation of a table is found from these cells."""
+"""Titles whose cells are numbers. These cells show whether the table writes ``1,234.5`` or ``1.234,5``."""
 _AVERAGE = re.compile(r"(?:avg|average)(?:ns)?$")
 _SHARE = re.compile(r"time ?\(%\)$|percentage$|percent \(inc\)$|percent of kernels time \(%\)$")
 _MOST_UNDECIDED = 1_000  # rows after which the notation of a table is decided
@@ -125,7 +125,7 @@ _MOST_UNDECIDED = 1_000  # rows after which the notation of a table is decided
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The cells of a row by title, and its numbers; ``start`` is 0 in a table of sums."""
+    """A row: its cells by title, and the numbers in them. ``start`` is in nanoseconds; it is 0 in a table of sums."""
 
     row: Mapping[str, str]
     name: str
@@ -136,14 +136,14 @@ class Entry:
 
 class TextTable:
     """
-    A table while it is read: sums by name and operation, or single kernels and copies.
+    A table while it is read. It has sums by kernel and operation, or it lists single launches and copies.
 
     Attributes:
         separator: Separator of cells: ``,`` or ``;`` in CSV, ``|`` in a framed table, a blank in aligned text.
         offset: Number of characters in front of the titles and of each row.
         heading: The line of text above the table; empty if there is no such line.
         is_elided: Whether somebody replaced rows by dots.
-        is_ambiguous: Whether several notations fit the table's numbers equally well but give different values.
+        is_ambiguous: Whether the table's numbers can be read in several ways, as ``1,234`` can be 1234 or 1.234.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class TextTable:
         return any(self.add(cells) for cells in self._readings(line))
 
     def _readings(self, line: str) -> Iterator[list[str]]:
-        """Yields each way to split a line into cells; the first way in which the numbers can be read is the row."""
+        """Yields each way to split a line into cells. The first way in which all numbers can be read is taken."""
         width = len(self.titles)
         if self.spans and not any(line[end:after].strip() for (_, end), (after, _) in pairwise(self.spans)):
             ends = [after for after, _ in self.spans[1:]]
@@ -191,7 +191,7 @@ class TextTable:
         yield split(None, width - 1)
 
     def add(self, cells: list[str]) -> bool:
-        """Adds the cells of a row; returns False if they are no row of this table."""
+        """Adds a row; returns False if the cells are no row of this table."""
         layout, width = self.layout, len(self.titles)
         if len(cells) > width and self.titles[-1] == layout.name:
             cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]  # an unquoted name with commas
@@ -213,7 +213,7 @@ class TextTable:
         return True
 
     def decide(self) -> None:
-        """Chooses the notation from all rows so far, and adds their numbers."""
+        """Chooses the notation of numbers (``1,234.5`` or ``1.234,5``) from all rows so far, and adds these rows."""
         if not self._pending:
             return
         self._notations = (self._notation(),)
@@ -229,7 +229,7 @@ class TextTable:
         self.take_entry(entry)
 
     def _notation(self) -> Notation:
-        """Returns the notation that reads most rows; of several, the first, or for nsys the least contradictory."""
+        """Returns the notation that reads most rows. A tie goes to the first; for nsys, to the least contradictory."""
         agree = [agreeing(cells_of(row, self._number_titles)) for row in self._pending]
         read = {
             notation: [
@@ -254,7 +254,7 @@ class TextTable:
         return best[0]
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
-        """Reads the numbers of a row; None if they cannot be read."""
+        """Reads the numbers of a row; returns None if a number cannot be read."""
         layout = self.layout
         count = 1 if layout.count is None else notation.whole(row[layout.count])
         time = self._nanoseconds(row, layout.time, notation)
@@ -274,7 +274,7 @@ class TextTable:
         return Spent(entry.count, entry.nanoseconds, average, part)
 
     def take_entry(self, entry: Entry) -> None:
-        """Adds a row to the sums or to the run."""
+        """Adds a row to the sums; in a list of single launches, adds it as an event."""
         layout, row, name = self.layout, entry.row, entry.name
         is_kernel = layout.kernels is None or layout.kernels[1](row[layout.kernels[0]])
         if layout.start is not None:
@@ -331,7 +331,7 @@ class TextTable:
         return len(denying(self.spent))
 
     def whole(self) -> float | None:
-        """Returns the total time by the percentages if it shows that rows are missing; else None."""
+        """Returns the total time that the percentages imply; None unless it clearly exceeds the sum of the rows."""
         whole, listed = whole_nanoseconds(self.spent), sum(row.nanoseconds for row in self.spent)
         return whole if whole is not None and whole > listed * (1 + _MOST_MISSING) else None
 

@@ -2,8 +2,8 @@
 Reads the structured log that ``TORCH_TRACE`` writes: FX nodes, buffers and layout decision of each compiled graph.
 
 A record begins with a line of a glog prefix and a JSON object; the lines of its payload begin with a tab. For each
-compile, the graph after Inductor's passes and the code generated from it are read. Only both together show which node's
-value a buffer holds.
+compile, two payloads are read: the graph after Inductor's passes, and the code generated from this graph. Only both
+together show which node's value a buffer holds.
 
 Source:
     ``trace_structured``, torch/_logging/_internal.py; its calls in torch/_dynamo, torch/_functorch and torch/_inductor;
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.files import TraceFile
 
 RECORD = re.compile(r"(?:\[rank\d+\]:)?[VDIWEC]\d{4} [\d:.]+ \d+ [^{\n]*\] (\{.*)")
-"""The first line of a record."""
+"""The first line of a record; group 1 is the JSON object."""
 _GRAPH, _CODE, _TRACED = "inductor_post_grad_graph", "inductor_output_code", "dynamo_output_graph"
 _WANTED = frozenset(
     f"{_GRAPH} {_CODE} {_TRACED} torch_version describe_source aot_forward_graph_fw_metadata fx_graph_runnable "
@@ -49,11 +49,11 @@ _WANTED = frozenset(
 @dataclass
 class TorchTrace:
     """
-    The compiles of a log.
+    The contents of a log: the compiled graphs, and why graphs broke or were compiled again.
 
     Attributes:
         torch: Torch's version; None if the log does not have it.
-        devices: Device type of each tensor that a graph's text mentions.
+        devices: Device types such as ``cuda``, one for each tensor in the graphs' texts.
         break_reasons: Reason of each graph break, in one line.
         recompile_reasons: Reason of each recompilation, in one line.
     """
@@ -102,7 +102,7 @@ def _wanted_names(record: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_torch_trace(file: TraceFile) -> TorchTrace:
-    """Reads a log, also an incomplete one; what is missing becomes a problem. Raises the errors of ``TraceFile``."""
+    """Reads a log. Each part that an incomplete log lacks becomes a problem. Raises the errors of ``TraceFile``."""
     trace = TorchTrace()
     modules: dict[str, str] = {}
     seen: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
@@ -164,7 +164,7 @@ _OF_TORCH = re.compile(r"/torch/(?:_\w+|nn|functional|utils|fx|autograd|amp|ao|o
 
 
 def _text_lines(text: str) -> tuple[list[_Line], tuple[str | None, ...]]:
-    """Parses torch's readable text of a graph; returns its lines and the names of the nodes that the graph returns."""
+    """Parses torch's readable text of a graph. Returns the parsed lines, and the names of the graph's output nodes."""
     text = re.split(r"\n[ \t]*class ", text.lstrip())[0]  # sub-graphs follow
     head, _, body = text.partition("):\n        ")
     given = re.findall(r"\b\w+ ?: ?\"[^\"]*\"", head.partition("forward(")[2])
@@ -245,7 +245,7 @@ _VIEWS = SAME - {"_to_copy", "convert_element_type", "clone"}
 
 
 def _only_moves(buffer: Buffer) -> bool:
-    """Whether a buffer is only a copy or a cast of another buffer, made by a loop."""
+    """Whether a buffer is only a copy or a cast of another buffer, made by a generated kernel."""
     return not buffer.is_extern and len(buffer.reads) == 1 and {"to_dtype"}.issuperset(buffer.operations)
 
 
@@ -267,7 +267,7 @@ class _Flow:
         self._match_loops()
 
     def _origin(self, name: str) -> str:
-        """Returns the buffer or input of which a buffer is only a copy or a cast, through any number of copies."""
+        """Returns the buffer or input that a buffer was copied or cast from, through any number of copies."""
         buffer = self.code.buffers.get(name)
         while buffer is not None and _only_moves(buffer):
             name = buffer.reads[0]
@@ -299,7 +299,7 @@ class _Flow:
                     self.value[result] = parts[node.name, index]
 
     def _note_view(self, name: str, argument: str) -> None:
-        """Notes a buffer that holds a view of its node: it has the shape of the call's argument, not of the node."""
+        """Adds a buffer to ``of_views`` if it has the shape of the call's argument, and not the shape of its node."""
         layouts = self.code.layout_of(name), self.nodes[argument].layout, self.nodes[self.value[name]].layout
         shapes = [layout.shape if layout is not None else None for layout in layouts]
         if shapes[0] == shapes[1] != shapes[2]:
@@ -310,10 +310,11 @@ class _Flow:
 
     def _match_loops(self) -> None:
         """
-        Finds the nodes of buffers that are no output and that no call writes or reads.
+        Finds the nodes of the remaining buffers: they are no outputs, and no library call writes or reads them.
 
-        A candidate is a node that can be computed from exactly the values that the buffer's loop reads. The chosen
-        candidate lets the most loops that read the buffer be computed; among equals, it is the last in the graph.
+        A candidate is a node that can be computed from exactly the values that the buffer's loop reads. For each
+        candidate, the loops that read the buffer and can then be computed are counted. The candidate with the highest
+        count is chosen; among equals, the last candidate in the graph.
         """
         for buffer in self.code.buffers.values():
             if buffer.name in self.value or buffer.is_extern:
@@ -327,7 +328,7 @@ class _Flow:
                 self.value[buffer.name] = max(counts, key=counts.__getitem__)
 
     def _computed_by(self, buffer: Buffer) -> list[str]:
-        """Returns the nodes of a buffer's size that are computed from exactly the values that its loop reads."""
+        """Returns the nodes of the buffer's size that can be computed from exactly the values that its loop reads."""
         wanted, values = {self.value.get(name) for name in buffer.reads}, set(self.value.values())
         if not wanted or None in wanted or buffer.layout is None:
             return []
@@ -346,7 +347,7 @@ class _Flow:
         return found[:1] if buffer.is_reduction else found
 
     def buffers(self, visible: set[str | None] | None) -> tuple[Buffer, ...]:
-        """Returns the buffers with their nodes; ``visible`` are the buffers that the user gets, None if not known."""
+        """Returns the buffers with their nodes. ``visible`` names the buffers that the user gets; None if not known."""
         values = set(self.value.values())
         returned = set(self.code.returned)
         found = []
@@ -366,7 +367,7 @@ class _Flow:
         return tuple(found)
 
     def _between(self, name: str, values: set[str]) -> list[str]:
-        """Returns a node and the nodes that it was computed from whose values no buffer holds."""
+        """Returns a node and the nodes that were fused into it, whose values no buffer holds."""
         found = [name]
         for one in found:
             found += [two for two in dict.fromkeys(self.nodes[one].inputs) if two not in found and two not in values]
@@ -479,7 +480,7 @@ _NUMBER = re.compile(r"(?:arg(\d+)_1|primals_(\d+))$")
 def _with_names(
     lines: Sequence[_Line], traced: Sequence[_Line], modules: Mapping[str, str], direction: GraphDirection
 ) -> list[_Line]:
-    """Adds to the lines the kinds of inputs, the functions that the model called, and the modules of convolutions."""
+    """Returns the lines with the kind of each input, the function that the model called, and a convolution's module."""
     at_line: dict[SourceLocation | None, list[FxNode]] = defaultdict(list)
     for line in traced:
         if isinstance(line.call, ast.Call) and line.node.location is not None:

@@ -20,7 +20,7 @@ _COMPUTED_WEIGHT = frozenset("mul div sub add dequantize_per_tensor dequantize_p
 
 
 def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> str:
-    """Returns the node from which a value was made by operations in ``through``, following their first arguments."""
+    """Goes back from a node over first arguments while the operation is in ``through``; returns the node reached."""
     node = nodes.get(name)
     while node is not None and node.op == "call_function" and base_name(node.target) in through and node.inputs:
         name = node.inputs[0]
@@ -29,7 +29,7 @@ def behind(name: str, nodes: Mapping[str, FxNode], through: frozenset[str]) -> s
 
 
 def weight_of(node: FxNode, nodes: Mapping[str, FxNode]) -> str | None:
-    """Returns the graph input that is a convolution's weight; None if no input is, and for other operations."""
+    """Returns the graph input that is a convolution's weight; None if there is no such input, or no convolution."""
     position = 2 if "convolution_backward" in node.target else 1
     if node.op != "call_function" or "convolution" not in node.target or len(node.inputs) <= position:
         return None

@@ -38,9 +38,9 @@ def write_annotated_trace(
     """
     Writes a Chrome trace, packed with gzip, with its conversions and round trips on tracks of their own.
 
-    Copies that change no layout (permuted copies, padding) are not marked. The events of the source do not change,
-    but a damaged event is mended, or left out if it cannot be read, and JSON that ends too early is completed. Marks of
-    an earlier call are replaced.
+    Copies that change no layout (permuted copies, padding) are not marked. The events of the source are copied. Damaged
+    events are mended, or left out if they cannot be read. JSON that ends too early is completed. Marks of an earlier
+    call are replaced.
 
     Args:
         diagnosis: The result of ``examine_trace`` for the source.
@@ -93,9 +93,9 @@ def _document(file: TraceFile, added: Sequence[bytes]) -> Iterator[bytes]:
 
 def _marks(trial: Trial, base: int) -> Iterator[bytes]:
     """
-    Yields the begin and end events of every mark; they are asynchronous, and each mark has its own id.
+    Yields the begin and end events of every mark, as asynchronous events with an id for each mark.
 
-    Round trips may overlap without being nested. Perfetto drops ordinary events that do so (google/perfetto 928, 4280).
+    Round trips may overlap without being nested. Perfetto would drop ordinary events then (google/perfetto 928, 4280).
     """
     spans: dict[str, tuple[int, int]] = {}
     conversions = {conversion.id: conversion for conversion in counted_conversions(trial)}

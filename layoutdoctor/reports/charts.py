@@ -125,7 +125,7 @@ def _timeline(trial: Trial) -> Drawn | None:
 
 
 def _events(trial: Trial, kernels: Sequence[Kernel]) -> list[_Event]:
-    """Returns the kernels, each with its conversion if it is one, and the conversions whose kernel is not listed."""
+    """Returns the kernels, each with its conversion or None, and then the conversions without a listed kernel."""
     waiting: dict[tuple[float | None, int | None], list[Conversion]] = defaultdict(list)
     for conversion in counted_conversions(trial):
         if conversion.count == 1:
@@ -172,7 +172,7 @@ class Box:
 
     Attributes:
         detail: A conversion's id, tensor and owner; empty for an operation.
-        memory_format: Format of the value; ``unknown`` also if several named formats fit, or none does.
+        memory_format: Format of the value; ``unknown`` also if it fits several named formats, or no named format.
         layout: Layout of the value, such as ``2x64x56x56 channels_last``; empty if not known.
         time: Time that the box takes in one iteration; empty if not known.
     """
@@ -198,7 +198,7 @@ class FlowChart:
     The boxes around one round trip or conversion, in their order.
 
     Attributes:
-        about: Names of the drawn conversions, and their cost.
+        about: Ids of the drawn conversions, and their cost.
     """
 
     title: str
@@ -225,7 +225,7 @@ def build_flows(diagnosis: Diagnosis) -> tuple[FlowChart, ...]:
 
 
 def _of_pairs(diagnosis: Diagnosis, trial: Trial) -> Iterator[FlowChart]:
-    """Yields one flow for each group of similar pairs; it shows the costliest pair of the group."""
+    """Yields one flow for each group of similar round trips; the flow shows the costliest round trip of the group."""
     conversions = {conversion.id: conversion for conversion in all_conversions_of(trial)}
     alike: dict[tuple[object, ...], list[RedundantPair]] = {}
     for pair in sorted(trial.redundant_pairs, key=lambda pair: (-(pair.seconds or 0.0), -(pair.bytes_moved or 0))):
@@ -255,7 +255,7 @@ def _of_conversion(trial: Trial) -> Iterator[FlowChart]:
 
 
 def _title_of(diagnosis: Diagnosis, pair: RedundantPair) -> str:
-    """Returns code and rule of the finding about a pair; of several findings, the one with the least evidence."""
+    """Returns code and rule of the finding about a round trip; of several findings, the one with the least evidence."""
     about = [f for f in diagnosis.findings if {pair.first, pair.second} <= set(f.evidence)]
     finding = min(about, key=lambda finding: len(finding.evidence), default=None)
     return "Round trip" if finding is None else f"{clean_name(finding.code)} {clean_name(finding.rule)}"
@@ -292,7 +292,7 @@ def _box(conversion: Conversion) -> Box:
 
 
 def format_of(layout: Layout | None) -> Format:
-    """Returns the kind of memory format of a layout; ``unknown`` if the layout satisfies several formats, or none."""
+    """Returns the kind of memory format of a layout; ``unknown`` if several formats fit, or no format."""
     if layout is None:
         return "unknown"
     if layout.is_blocked:
@@ -325,7 +325,7 @@ def _reader(conversion: Conversion) -> tuple[Box, ...]:
 
 
 def _call(conversion: Conversion) -> str | None:
-    """Returns the operation in which a conversion ran if models call it, such as ``aten::conv2d``; else None."""
+    """Returns the operation in which a conversion ran, if models can call it (``aten::conv2d``); else None."""
     op = conversion.op
     return op if op is not None and ("::" in op or "." in op) else None
 

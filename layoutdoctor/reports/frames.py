@@ -23,7 +23,7 @@ Row = dict[str, object]
 OTHER_STRIDES = "other strides"
 _SIZES = ("tensor_shape", "weight_shape", "stride", "padding", "dilation")
 _DTYPES = {"": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-"""The pandas dtype for each type after a column's colon; every such dtype has a missing value."""
+"""The pandas dtype of a column, by the type after its colon (``count:int``); each dtype has a missing value."""
 
 
 def to_pandas(diagnosis: Diagnosis, table: str = "trials") -> pandas.DataFrame:
@@ -88,7 +88,7 @@ def _round_rows(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def _conversion_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    """Yields the conversions of each trial: those of its graphs, then those of its kernel list."""
+    """Yields the conversions of each trial: first from its graphs, then from its kernel list."""
     for trial in diagnosis.own_trials:
         for graph in trial.graphs:
             for conversion in graph.conversions:

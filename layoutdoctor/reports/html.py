@@ -2,7 +2,7 @@
 Makes the HTML report, a page that needs no network, and the short report for notebooks, from templates in ``page``.
 
 Every string of a record goes into the page through jinja2's escaping, or as JSON in a script element that no browser
-runs. The page's Content-Security-Policy allows only the scripts and the style sheet that are written here, by their
+runs. The page's Content-Security-Policy allows only the scripts and the style sheet of this module, by their
 hashes. The same diagnosis gives the same page, because the page has no clock time and no random names.
 """
 
@@ -172,7 +172,7 @@ def render_fragment(diagnosis: Diagnosis) -> str:
     Returns the short report as one ``div``, which notebooks show for a diagnosis; long lists and texts are cut.
 
     The ``div`` has no script and no style sheet. So frontends that strip untrusted elements (GitHub, an untrusted
-    notebook) show the same text, and the colours are those of the surrounding page, light or dark.
+    notebook) show the same text. The surrounding page chooses the colours, light or dark.
     """
     view = build_view(scrub(diagnosis))  # notebooks are passed on with their outputs
     is_short = view.answer.is_short

@@ -1,8 +1,8 @@
 """
 Makes the Markdown report: a text for an issue of PyTorch, with the headings of PyTorch's template.
 
-The report stays below 10,000 bytes: a part for which the more important parts leave no room is left out as a whole. A
-second text, for a file beside the report, has everything.
+The report stays below 10,000 bytes: if not all parts fit, the less important parts are left out. A second text, for a
+file beside the report, has everything.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _last_line(view: View, name: str | None) -> str:
-    hints = view.hints[:-1]  # the last one names this report
+    hints = view.hints[:-1]  # the last hint names this report
     made = f"Made by {escape(' · '.join((view.made_by, *hints)))}"
     if view.answer.is_short:
         return made
@@ -164,7 +164,7 @@ def _versions(diagnosis: Diagnosis) -> str:
 
 
 def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
-    """Yields the script, its output and the name of a file that always has both, or why there is no script."""
+    """Yields the script, its output, and the name of the file with everything; or the reason for no script."""
     if reproducer.reason is not None:
         yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
@@ -208,7 +208,7 @@ def _overview(view: Overview) -> Iterator[str]:
 # ---------------------------------------------------------------------------------- GitHub Markdown in small pieces
 _RULE = re.compile(r"-{4,}(?=[-|]*\|$)", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-# GitHub would notify the user of that name. Only a character behind the @ prevents this, an HTML entity does not.
+# GitHub notifies a user whose name follows an @. Only a character after the @ prevents this; an HTML entity does not.
 _MENTION = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])")
 _ZERO_WIDTH_SPACE = "\u200b"
 # The start of a heading, a list or a rule at the beginning of a line.

@@ -28,7 +28,7 @@ GPU_CONVERSIONS = "nchwToNhwc|nhwcToNchw|[Tt]ransposeKernel|batched_transpose|nc
 """Regular expression for the names of kernels of NVIDIA's and AMD's libraries that only change a layout."""
 
 _STARTS, _QUANTILE = 4, 3.182
-"""Processes of each configuration, and the quantile of Student's t for a 95 % interval of as many ratios."""
+"""Number of processes of each configuration, and Student's t quantile for a 95 % interval of that many ratios."""
 
 _WAITS = "GOMP_SPINCOUNT"
 """Environment variable that says how threads wait; a diagnosis beside other programs sets it."""
@@ -49,7 +49,7 @@ class Reproducer:
     Attributes:
         script: Python source; if there is a reason, the script only prints the reason.
         title: The compared configurations, and the finding.
-        reason: Reason why there is no script to run; None if there is one.
+        reason: Reason why there is no script to run; None if there is a script.
         printed: Output of the script when it was run before the report was written; None if it was not run.
         file: Name of the model's file that the script reads; None if the model is in the script.
     """
@@ -125,8 +125,9 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
     """
     Chooses the two trials to compare: the baseline and another one; None if a script can apply fewer than two.
 
-    The other trial is the recommended one, without its cures; if a script cannot apply it, the one with the fewest
-    conversions; of several, the fastest. If the default's outputs are wrong, eager mode and the default are compared.
+    The other trial is the recommended one, or the same configuration without cures. If a script can apply neither, it
+    is the trial with the fewest conversions; of several such trials, the fastest. If the default's outputs are wrong,
+    the trials are eager mode and the default.
     """
     ran = [trial for trial in diagnosis.trials if _can_be_written(trial)]
     usable = {trial.name: trial for trial in ran}
@@ -149,14 +150,14 @@ def _sides(diagnosis: Diagnosis) -> tuple[Trial, Trial] | None:
 
 
 def _can_be_written(trial: Trial) -> bool:
-    """Whether a trial ran and a script can apply its configuration, which has neither cures nor library switches."""
+    """Whether a trial ran and a script can apply its configuration: eager or Inductor, without cures or switches."""
     configuration = trial.configuration
     is_plain = not configuration.cures and not configuration.library_switches
     return trial.status == "ok" and is_plain and configuration.backend in ("eager", "inductor")
 
 
 def _has_wrong_values(diagnosis: Diagnosis) -> bool:
-    """Whether the default's outputs are wrong and a script can show this by comparing them with eager mode's."""
+    """Whether the default's outputs are wrong and a script can show it by a comparison with eager mode."""
     wrong, eager = wrong_baseline(diagnosis), diagnosis.find_trial("eager")
     if wrong is None or eager is None or wrong.name != BASELINE:
         return False
@@ -170,7 +171,7 @@ def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
 
 
 def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Trial) -> bool:
-    """Whether the script shows a finding on one of its trials: LD402 if it compares values, else all but LD4xx."""
+    """Whether the script shows a finding of its two trials: only LD402 if it compares values, else all except LD4xx."""
     trial = first if finding.configuration is None else diagnosis.measured_trial(finding.configuration)
     is_one = trial is not None and trial.name in (first.name, second.name)
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")

@@ -140,7 +140,8 @@ def subject_file(diagnosis: Diagnosis) -> str | None:
     Returns the file for findings without a line: the subject's own file, else the first file that a finding names.
 
     Returns:
-        A path within the project, not of an installed package; for a trace without such a file, the trace; else None.
+        A path within the project, not of an installed package. If there is none: for a recorded trace, the path of the
+        trace itself; for a model, None.
     """
     named = _PYTHON_FILE.match(diagnosis.subject.name)
     places = (finding.location for finding in diagnosis.findings if finding.location is not None)

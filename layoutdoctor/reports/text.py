@@ -105,7 +105,7 @@ def _row_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
 
 
 def _fitted(table: Table, width: int, room: int) -> list[tuple[LineRole, str]]:
-    """Returns a table in ``room`` lines, if the rows that matter fit: the slowest configurations are left out."""
+    """Returns the lines of a table. If there are more than ``room``, slow configurations are left out, if possible."""
     lines, count = _row_lines(table, width), 0
     most = len(table.rows) - FEWEST_ROWS if any(row.is_baseline for row in table.rows) else 0
     while len(lines) > room and count < most:
@@ -230,7 +230,7 @@ def _unbroken_width(column: Sequence[str], indent: str) -> int:
 def _price(
     rows: Sequence[Sequence[str]], widths: Sequence[int], unbroken: Sequence[int], narrowed: int
 ) -> tuple[bool, bool, int, int]:
-    """Sort key, least for the column to narrow: it breaks no word, gives the table fewest lines, and is the widest."""
+    """A sort key: the column with the least key is narrowed. It breaks no word, adds few lines, and is the widest."""
     width = widths[narrowed]
     after = [*widths[:narrowed], width - 1, *widths[narrowed + 1 :]]
     return (

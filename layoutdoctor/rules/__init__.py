@@ -1,4 +1,4 @@
-"""The rules: what layoutdoctor looks for in a diagnosis. Each is a pure function of the record, in its own file."""
+"""The rules that find problems in a diagnosis. Each rule is a pure function of the diagnosis, in its own file."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def run_rules(diagnosis: Diagnosis, rules: Sequence[Rule] | None = None) -> tupl
         rules: The rules to run; None for all.
 
     Returns:
-        The findings, first those about the whole diagnosis, the baseline and the recommended configuration; in each
-        group by severity, wrong outputs before lost time, then cost. A trial with cures keeps only LD402, unless it is
-        recommended. If a rule raises, a note with its code replaces its own findings.
+        The findings in two groups, first those about the whole diagnosis, the baseline and the recommended
+        configuration. Each group is sorted by severity; then LD402 (wrong outputs) comes first, then the highest cost.
+        Of a trial with cures, only LD402 is kept, unless the trial is recommended. A rule that raises gives one note.
     """
     trials = (main_trial(diagnosis), diagnosis.measured_trial(diagnosis.recommended_name))
     first = {None, diagnosis.recommended_name, *(trial.name for trial in trials if trial is not None)}

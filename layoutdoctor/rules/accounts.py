@@ -1,4 +1,8 @@
-"""Selects, judges and describes rows of an account: parts of the difference between two configurations' times."""
+"""
+Selects, judges and describes rows of accounts.
+
+An account splits the difference between the times of a slower and a faster configuration into rows, by operation.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from layoutdoctor.words import listing
 
 _LEAST_SHARE_OF_CALL = 0.02
 _LEAST_SECONDS = 100e-6
-"""Smallest loss at each place on a CPU: waking sleeping threads at the start of a kernel may take nearly as long."""
+"""Smallest loss per operation on a CPU: waking sleeping threads at the start of a kernel may take nearly as long."""
 
 
 def large_rows(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
@@ -22,7 +26,7 @@ def large_rows(diagnosis: Diagnosis, account: Account) -> list[AccountRow]:
 
 
 def severity_of_rows(diagnosis: Diagnosis, account: Account, rows: Sequence[AccountRow]) -> Severity:
-    """Judges the loss of all given rows together; only the account's faster configuration counts as free of it."""
+    """Judges the summed loss of the rows. Only the account's faster configuration counts as a cure."""
     trial, share = diagnosis.find_trial(account.slower), sum(row.seconds for row in rows) / account.slower_seconds
     if trial is None:
         return "warning"

@@ -1,8 +1,8 @@
 """
 Compares the speed of a diagnosis's configurations, and decides which of them a finding may suggest.
 
-A configuration may be suggested if it is certainly faster, is not known to be wrong, and no configuration that demands
-as little of the user is clearly faster.
+A configuration is advisable if it is certainly faster, its outputs are not known to be wrong, and no configuration that
+demands as little of the user is clearly faster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Times:
         return bool(self.baseline) and self._measured(name) == self._measured(self.baseline)
 
     def ratio(self, name: str) -> Ratio | None:
-        """Returns the ratio of a configuration to the baseline, 1 for the baseline itself; None if it has no ratio."""
+        """Returns the ratio of a configuration to the baseline; 1 for the baseline itself, None if not known."""
         if self.is_baseline(name):
             return Ratio(name=self._measured(name), low=1.0, median=1.0, high=1.0, verdict=EQUAL)
         return self._ratios.get(self._measured(name))
@@ -67,13 +67,13 @@ class Times:
         return trial is None or not trial.is_wrong
 
     def is_advisable(self, name: str, than: str) -> bool:
-        """Whether to advise a configuration instead of another: certainly faster, not wrong, and nothing is better."""
+        """Whether ``name`` is advisable instead of ``than``: certainly faster, not wrong, and no other is better."""
         gain = self.over(name, than)
         is_faster = gain is not None and gain.verdict == FASTER and self.computes_right(name)
         return is_faster and self.better_than(name) is None
 
     def better_than(self, name: str) -> Ratio | None:
-        """Returns the best ratio of all that are over 3 % faster than ``name`` and demand no more; None without any."""
+        """Returns the best ratio of the configurations over 3 % faster than ``name`` that demand no more; else None."""
         ratio, most = self.ratio(name), self._demands(name)
         better = [
             other
@@ -91,12 +91,12 @@ class Times:
         return (False, False, 0) if trial is None else demands(trial.configuration)
 
     def fastest(self, names: Iterable[str]) -> Ratio | None:
-        """Returns the best ratio among ``names`` that may be advised instead of the baseline; None if none may be."""
+        """Returns the best ratio of the ``names`` that are advisable instead of the baseline; None if no name is."""
         advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
         return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
 
     def preference(self, name: str) -> tuple[float, float]:
-        """A sort key: highest for the recommended configuration, then for the best without freezing, then by speed."""
+        """A sort key: the recommended configuration is highest, then the best without freezing; then speed decides."""
         ratio = self.ratio(name)
         return (-math.inf, 0.0) if ratio is None else self._preference(ratio)
 
@@ -105,11 +105,11 @@ class Times:
 
     def clean_trials(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> list[Trial]:
         """
-        Returns the other trials that ran, are not wrong and do not have a problem of ``trial``, however fast they are.
+        Returns the other trials that do not have a problem of ``trial``. They ran and are not wrong, but may be slower.
 
         Args:
-            is_clean: Function that says whether a trial is free of the problem; called only for trials that were
-                recorded like ``trial``.
+            is_clean: Function that says whether a trial is free of the problem. It is called only for trials that were
+                recorded from the same sources as ``trial``.
         """
         return [
             other
@@ -122,14 +122,14 @@ class Times:
         ]
 
     def clean_alternative(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
-        """Returns the best trial without the problem that may be advised instead of ``trial``; None if none may be."""
+        """Returns the best trial that does not have a problem of ``trial`` and is advisable instead; else None."""
         clean = {other.name: other for other in self.clean_trials(trial, is_clean)}
         ratios = [r for name in clean if self.is_advisable(name, trial.name) and (r := self.ratio(name)) is not None]
         best = max(ratios, key=self._preference, default=None)
         return None if best is None else clean[best.name]
 
     def is_worth_it(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
-        """Whether the problem pays off: trials without it were measured, and none of them may be faster."""
+        """Whether a problem of ``trial`` pays off: trials without the problem were timed, and none looks faster."""
         gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
         known = [gain for gain in gains if gain is not None]
         may_be = (gain.verdict == FASTER or (gain.verdict == INCONCLUSIVE and gain.median > 1) for gain in known)
@@ -137,7 +137,7 @@ class Times:
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
-    """Describes the ratios of another trial, which was named already, and of the finding's trial; empty if unknown."""
+    """Describes two known ratios, the first without its name: ``"1.30x faster (1.20 to 1.40); eager 0.90x"``."""
     better, own = times.ratio(other.name), times.ratio(trial.name)
     if better is None or times.is_baseline(other.name):
         return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
@@ -158,7 +158,7 @@ def channels_last_ways(trial: Trial) -> tuple[str, ...]:
 
 def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
     """
-    Returns a suggestion for a trial, or what contradicts it: another recommendation, or else the measurements.
+    Returns a suggestion; another recommendation or measurements against the suggestion are returned instead.
 
     Args:
         ways: Names of the configurations that follow the suggestion.
@@ -168,18 +168,18 @@ def advised(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
 
 
 def unless_refuted(times: Times, trial: Trial, ways: Sequence[str], words: str) -> str:
-    """Returns a suggestion, or says what was measured against the suggestion, whatever is recommended."""
+    """Returns the suggestion ``words``, or the measurements against it; ignores the recommendation."""
     return words if is_worth_trying(times, trial, ways) else refusal(times, trial, ways)
 
 
 def is_worth_trying(times: Times, trial: Trial, ways: Iterable[str]) -> bool:
-    """Whether some configurations are worth trying: one may be advised, or nothing is known about any of them."""
+    """Whether some configurations are worth trying: one is advisable, or nothing is known about any of them."""
     tried = [answer for name in ways if (answer := _may_help(times, trial, name)) is not None]
     return not tried or any(tried)
 
 
 def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
-    """Whether a configuration may be advised; None if it is ``trial``, was not tried, or ran without being timed."""
+    """Whether a configuration is advisable; None if nothing is known: not tried, not timed, or ``trial`` itself."""
     tried, measured = times.diagnosis.find_trial(name), times.diagnosis.measured_trial(name)
     if tried is None or measured is None or tried is trial:
         return None
@@ -189,7 +189,7 @@ def _may_help(times: Times, trial: Trial, name: str) -> bool | None:
 
 
 def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
-    """Says why configurations are not advised: no faster, beaten, same code, failed or wrong; empty if none applies."""
+    """Says why configurations are not advisable: no faster, not the best, same code, failed or wrong. Else empty."""
     failed, wrong, slow, beaten, same = [], [], [], [], []
     tried = {name: found for name in ways if (found := times.diagnosis.find_trial(name)) is not None}
     for name, one in tried.items():
@@ -227,10 +227,10 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
 
 def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
     """
-    Describes the recommendation if it is advisable and differs from a rule's own cure; else None.
+    Describes the recommended configuration if it is advisable and is not a rule's own cure; else None.
 
     Args:
-        name: The configuration of the finding; a recommendation replaces the baseline only.
+        name: The configuration of the finding. Only the baseline can be replaced by a recommendation.
         is_this: Function that says whether a configuration follows the rule's cure.
     """
     advice = times.diagnosis.recommendation
@@ -257,7 +257,7 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
 
 
 def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
-    """Returns the suggestion to use an account's faster trial; None if not advisable, or if another is recommended."""
+    """Suggests an account's faster trial; None if that trial is not advisable, or if another trial is recommended."""
     times = Times(diagnosis)
     if other_cure(times, account.slower, lambda cure: cure.name == account.faster) is not None:
         return None
@@ -265,7 +265,7 @@ def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
-    """Returns the recommended trial if further starts agreed and its gain is enough for an error; else None."""
+    """Returns the recommended trial if further starts confirmed it and it is at least 5 % faster; else None."""
     advice = diagnosis.recommendation
     if advice is None or not advice.verified or advice.speedup is None:
         return None
@@ -275,10 +275,10 @@ def verified_cure(diagnosis: Diagnosis) -> Trial | None:
 
 def severity_of_loss(times: Times, trial: Trial, share: float | None, is_cured: Callable[[Trial], bool]) -> Severity:
     """
-    Returns ``error`` if the baseline loses 5 % that a verified cure avoids, ``warning`` from 2 % on, else ``note``.
+    Returns ``warning`` for a loss of at least 2 %, ``error`` if a verified cure saves the baseline 5 %, else ``note``.
 
     Args:
-        share: Share of the trial's time that the finding's own problem takes, not all that another configuration saves.
+        share: Share of the trial's time that the problem takes; another configuration may save more for other reasons.
         is_cured: Function that says whether a trial is free of the problem.
     """
     if trial.is_static or share is None or share < NEGLIGIBLE_SHARE:
@@ -295,7 +295,7 @@ def severity_of_gain(gain: Ratio | None) -> Severity:
 
 # ------------------------------------------------------------------------------------------- cures that were tried
 def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
-    """Whether to keep a finding: False for a trial with cures, unless it is recommended or the finding is LD402."""
+    """Whether to keep a finding. Of a trial with cures, only LD402 is kept, unless the trial is recommended."""
     trial = diagnosis.find_trial(finding.configuration)
     is_of_cure = trial is not None and bool(trial.configuration.cures)
     return not is_of_cure or finding.code == "LD402" or finding.configuration == diagnosis.recommended_name
@@ -303,10 +303,10 @@ def is_of_interest(diagnosis: Diagnosis, finding: Finding) -> bool:
 
 def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     """
-    Returns a finding that suggests its cure with the measured gain; the finding is unchanged if no cure was tried.
+    Returns the finding with its cure and the measured gain as suggestion; the same finding if no cure was tried.
 
     A note becomes a warning if its cure is recommended and gains at least 2 %. For a format that eager mode loses
-    (LD104), only eager trials count: in a compiled trial the compiler chooses the layouts, and may lose nothing.
+    (LD104), only cures in eager mode count, because a compiler chooses layouts itself and may lose nothing.
     """
     own = diagnosis.find_trial(finding.configuration)
     is_eager_alone = finding.code == "LD104" and own is not None and own.configuration.backend == "eager"
@@ -322,14 +322,14 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
     base, ratio = diagnosis.find_trial(name_without_cures(best.configuration)), None
     if base is not None and base.measurement is not None and best.measurement is not None:
         ratio = ratio_of(best.name, base.measurement, best.measurement)
-        ratio = ratio or times.over(best.name, base.name)  # if they share no rounds
+        ratio = ratio or times.over(best.name, base.name)  # if the two trials share too few rounds
     is_judged = best.name == diagnosis.recommended_name and finding.severity == "note"
     severity = severity_of_gain(ratio) if is_judged else finding.severity
     return msgspec.structs.replace(finding, severity=severity, suggestion=_cure_words(times, best, base, ratio))
 
 
 def _is_cure_of(finding: Finding, trial: Trial) -> bool:
-    """Whether a trial's only change is the cure of a finding, in the finding's module if both name modules."""
+    """Whether a trial's only change is a cure of the finding, and changes the finding's module if both name modules."""
     cures = trial.configuration.cures
     if len(cures) != 1 or cures[0].answers != finding.code or trial.configuration.library_switches:
         return False

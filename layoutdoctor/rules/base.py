@@ -32,7 +32,7 @@ class Rule:
 
     Attributes:
         code: ``LD`` and three digits; never used for another rule, even if this rule is removed.
-        name: Short name of the problem that the rule finds, in lower case with hyphens; reads well after "allow".
+        name: Short name of the problem that the rule finds, in lower case with hyphens: ``round-trip-conversion``.
         check: A pure function of the diagnosis that yields findings; None in a record means "not recorded".
     """
 
@@ -47,7 +47,7 @@ class Rule:
 
     @property
     def documentation(self) -> str:
-        """The rule's page in Markdown, without its title; without a page, the docstring of ``check``, else the name."""
+        """The rule's page in Markdown, without its title; else the docstring of ``check``, or the rule's name."""
         if self.page.is_file():
             return self.page.read_text(encoding="utf-8").partition("\n\n")[2]
         return inspect.getdoc(self.check) or self.name
@@ -76,11 +76,11 @@ class Rule:
         Args:
             configuration: Name of the trial that the finding is about; None for the whole diagnosis.
             suggestion: Advice on what to do; None if nothing is to be done.
-            conversions: Source of the place, time, bytes and evidence that are not given as arguments.
-            at: Place of the finding; by default the place where the conversions cost most.
+            conversions: Conversions that the finding is about. They give place, time, bytes and evidence by default.
+            at: An object with the module and line of the finding; by default, where the conversions cost most.
             seconds: Cost per iteration.
             bytes_moved: Bytes read and written per iteration.
-            evidence: Names and ids to look up in the record; each is kept once.
+            evidence: Names and ids to look up in the diagnosis; repeated names are dropped.
         """
         place = at if at is not None else next(iter(places_of(conversions)), None)
         return Finding(

@@ -16,13 +16,13 @@ UNCOUNTED = "only-backward-convolutions"  # before torch 2.15, Inductor did not 
 
 
 def leaves_out_backward(graphs: Sequence[Graph]) -> bool:
-    """Whether layout optimization is on in a forward, and the convolutions of its backward were not counted."""
+    """Whether layout optimization is on in the forward, and Inductor did not count the backward's convolutions."""
     is_uncounted = any(card.rule == UNCOUNTED for card in evidence.cards_of(graphs))
     return is_uncounted and is_applied_in_forward(graphs)
 
 
 def is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
-    """Whether layout optimization is on in a forward graph with convolutions of a training step."""
+    """Whether layout optimization is on in a forward graph of a training step that has convolutions."""
     cards = evidence.cards_of(graph for graph in graphs if graph.direction == "forward")
     return any(card.applied and card.convolution_count for card in cards)
 
@@ -41,7 +41,7 @@ def convolution_words(convolution: Convolution) -> str:
 
 
 def is_one_dimensional(decision: Decision) -> bool:
-    """Whether the decision card of a graph lists convolutions, and all of them are 1-D."""
+    """Whether a decision lists convolutions, and all of them are 1-D."""
     return bool(decision.convolutions) and all(convolution.rank == 1 for convolution in decision.convolutions)
 
 
@@ -53,7 +53,7 @@ def leaves_layouts_to_inductor(trial: Trial) -> bool:
 
 
 def are_products(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> bool:
-    """Whether LD508 has better advice: all convolutions are matrix products, and channels-last may not be advised."""
+    """Whether LD508 has better advice: all convolutions are matrix products, and channels-last is not advisable."""
     products = [convolution for convolution, _ in evidence.matrix_products(trial)]
     is_every = bool(convolutions) and all(convolution in products for convolution in convolutions)
     return is_every and Times(diagnosis).fastest(CHANNELS_LAST_CONFIGURATIONS) is None

@@ -1,4 +1,4 @@
-"""Looks up facts for several rules in a diagnosis: which trial matters, shares of the kernel time, nodes of graphs."""
+"""Looks up facts that several rules need: the trials that matter, shares of the kernel time, nodes of graphs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from layoutdoctor.examination.kernels.primitives import ranks_of_problems
 Found = TypeVar("Found")
 NEGLIGIBLE_SHARE = 0.02
 """
-Share of the kernel time from which a loss is a warning. A smaller loss cannot be felt, and is a note.
+Least share of the kernel time that makes a loss a warning; a smaller loss is a note.
 
-Paired rounds on a shared machine cannot resolve much smaller differences.
+Timing on a shared machine cannot resolve much smaller differences.
 """
 
 CHANNELS_LAST_CONFIGURATIONS = ("inductor-channels-last", "inductor-channels-last-opt-off")
 _FORMAT_PAIRS = (("inductor", "inductor-channels-last"), ("eager", "eager-channels-last"))
-# Parts of the names that libraries and autograd give to kernels and operations of a training step only.
+# Parts of names of kernels and operations that run only in a training step.
 _BACKWARD = re.compile(r"backward|dgrad|wgrad|_bwd|bn_bw", re.IGNORECASE)
 # aten.convolution, mkldnn._convolution_pointwise, aten._slow_conv2d_forward; not prims.convert_element_type
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(_|[123]d|$)")
@@ -53,30 +53,30 @@ def main_trial(diagnosis: Diagnosis) -> Trial | None:
 
 
 def own_trials(diagnosis: Diagnosis) -> tuple[Trial, ...]:
-    """Returns the trials that have facts of their own, the main trial first."""
+    """Returns the trials, the main trial first; leaves out trials that only repeat another one (``same_as``)."""
     main = main_trial(diagnosis)
     return tuple(sorted(diagnosis.own_trials, key=lambda trial: trial is not main))
 
 
 def main_or_eager(diagnosis: Diagnosis) -> list[Trial]:
-    """Returns the main trial, then eager: other configurations only repeat what these two show."""
+    """Returns the main trial, then the eager trial, for rules to which other trials show nothing new."""
     return [trial for trial in (main_trial(diagnosis), diagnosis.measured_trial("eager")) if trial is not None]
 
 
 def trace_trials(diagnosis: Diagnosis) -> list[Trial]:
-    """Returns the main trial of a recorded trace; empty for a model, whose graphs show the same facts better."""
+    """Returns the only trial of a recorded trace; empty for a model, whose graphs show the same facts better."""
     main = main_trial(diagnosis)
     return [main] if main is not None and is_trace(main) else []
 
 
 def first_showing(trials: Iterable[Trial], find: Callable[[Trial], list[Found]]) -> Iterator[tuple[Trial, list[Found]]]:
-    """Yields the first trial in which ``find`` finds something, and its results; other trials only repeat these."""
+    """Yields at most one pair: the first trial in which ``find`` finds something, and the things found."""
     found = ((trial, find(trial)) for trial in trials)
     yield from itertools.islice(((trial, seen) for trial, seen in found if seen), 1)
 
 
 def is_trace(trial: Trial) -> bool:
-    """Whether a trial was recorded elsewhere; then nothing else was tried, and no graph shows the readers of values."""
+    """Whether a trial comes from a recorded trace. A trace has no other trial, and no graph that shows readers."""
     return trial.configuration.backend == "recorded"
 
 
@@ -95,7 +95,7 @@ def has_backward(trial: Trial) -> bool:
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
-    """Returns the 4-D and 5-D inputs that are not channels-last, unless recorded convolutions have other ranks only."""
+    """Returns 4-D and 5-D inputs that are not channels-last, unless all recorded convolutions have other ranks."""
     return tuple(
         tensor
         for tensor in diagnosis.subject.inputs
@@ -114,7 +114,7 @@ def eager_of_same_formats(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
 
 
 def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, Trial]]:
-    """Yields pairs of trials, with kernel times, that differ only in the formats; the caller's format comes first."""
+    """Yields pairs of trials with kernel times: first in the caller's formats, then the same in channels_last."""
     for names in _FORMAT_PAIRS:
         first, second = (diagnosis.measured_trial(name) for name in names)
         if first is None or second is None or first is second or first.configuration.backend not in backends:
@@ -130,14 +130,14 @@ def kernels_of(trial: Trial) -> tuple[Kernel, ...]:
 
 
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
-    """Returns the graph node that ran a kernel; None if it was not recorded, or if several nodes fit."""
+    """Returns the graph node that ran a kernel; None if the node was not recorded, or if several nodes fit."""
     graphs = [graph for graph in trial.graphs if kernel.graph in (None, graph.name)]
     found = [node for graph in graphs for node in graph.nodes if node.name == kernel.node]
     return found[0] if len(found) == 1 else None
 
 
 def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
-    """Returns the time of a graph's generated kernel; None if not recorded, or if it may be that of another graph."""
+    """Returns the time of a graph's generated kernel; None if not recorded, or if the graph is uncertain."""
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
     ran = (k for k in kernels_of(trial) if k.name == kernel)
     return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
@@ -149,7 +149,7 @@ def seconds_of(kernels: Iterable[Kernel]) -> float:
 
 
 def share_of_kernels(trial: Trial, seconds: float | None) -> float | None:
-    """Returns the share of a duration in the trial's kernel time; None if either was not recorded."""
+    """Returns a duration divided by the trial's kernel time; None if either time was not recorded."""
     return seconds / trial.kernel_seconds if seconds is not None and trial.kernel_seconds else None
 
 
@@ -171,12 +171,12 @@ def forward_graphs(trial: Trial) -> list[Graph]:
 
 
 def cards_of(graphs: Iterable[Graph]) -> list[Decision]:
-    """Returns the decision cards of graphs."""
+    """Returns the layout decisions of graphs, as far as recorded."""
     return [graph.decision for graph in graphs if graph.decision is not None]
 
 
 def convolutions_of(graphs: Iterable[Graph]) -> list[Convolution]:
-    """Returns the convolutions on the decision cards of graphs."""
+    """Returns the convolutions in the layout decisions of graphs."""
     return [convolution for card in cards_of(graphs) for convolution in card.convolutions]
 
 
@@ -186,7 +186,7 @@ def forward_convolutions(trial: Trial) -> list[Convolution]:
 
 
 def matrix_products(trial: Trial) -> list[tuple[Convolution, tuple[Size, ...]]]:
-    """Returns convolutions that equal matrix products, with image sizes; empty if their share of the work is small."""
+    """Returns convolutions that equal matrix products, with their image sizes; empty if they do little work."""
     found: dict[int, tuple[Convolution, tuple[Size, ...]]] = {}
     for graph in trial.graphs:
         known = {c.node: c for c in convolutions_of([graph])}
@@ -206,16 +206,16 @@ def _is_product(convolution: Convolution, image: Sequence[Size]) -> bool:
 
 
 def is_of_other_ranks(decision: Decision) -> bool:
-    """Whether a graph has recorded convolutions, all 1-D or 3-D: layout optimization does not change these."""
+    """Whether a decision lists only 1-D or 3-D convolutions, which layout optimization does not change."""
     return bool(decision.convolutions) and all(convolution.rank in (1, 3) for convolution in decision.convolutions)
 
 
 def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
     """
-    Returns the ranks of the inputs of the convolutions that the conversions belong to.
+    Returns the ranks of the convolutions' inputs, as the shapes of converted tensors show them.
 
-    In oneDNN, the weight of a grouped convolution may have one more dimension, its groups. If only weights are
-    converted, oneDNN's log of the convolutions shows the ranks.
+    A weight in oneDNN does not show the rank, because its groups may be a further dimension. If only weights are
+    converted, the ranks come from oneDNN's log of the convolutions.
     """
     shapes = [(c.tensor, c.rank) for c in conversions if c.rank is not None]
     of_problems = ranks_of_problems(trial.kernel_summary.kernels)
@@ -225,12 +225,12 @@ def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
 
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
-    """Returns the channels-last formats, by rank, of the weights of a trial's convolutions and of converted weights."""
+    """Returns the channels-last formats that fit the weights of a trial's convolutions, and the converted weights."""
     return _formats((*(c.tensor_rank for c in trial.convolutions), *ranks_of(trial, converted)))
 
 
 def formats_in_use(trial: Trial) -> set[MemoryFormat]:
-    """Returns the channels-last formats, by rank, of the results of convolutions; empty if none was recorded."""
+    """Returns the channels-last formats that fit the results of convolutions; empty if no result was recorded."""
     results = (node.layout for graph in trial.graphs for node in graph.nodes if runs_convolution(node))
     ranks = (len(layout.shape) for layout in results if layout is not None)
     return _formats((*ranks, *(c.tensor_rank for c in trial.convolutions)))
@@ -247,7 +247,7 @@ def runs_convolution(node: FxNode) -> bool:
 
 
 def runs_convolution_named(name: str, nodes: Mapping[str, FxNode]) -> bool:
-    """Whether a node runs a convolution forward; judged by its name alone if the node was not recorded."""
+    """Whether a node runs a convolution forward; a node that was not recorded is judged by its name."""
     return runs_convolution(nodes[name]) if name in nodes else bool(_CONVOLUTION.search(name))
 
 
@@ -262,12 +262,12 @@ def nodes_of_graph(trial: Trial, name: str | None) -> dict[str, FxNode]:
 
 
 def first_input(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
-    """Returns the node that makes a node's first input; None if there is none, or if it was not recorded."""
+    """Returns the node that makes a node's first input; None if no such node was recorded."""
     return nodes.get(node.inputs[0]) if node.inputs else None
 
 
 def channels_last_only(layout: Layout | None) -> MemoryFormat | None:
-    """Returns the channels-last format of a layout, or of a slice, that is not contiguous as well; else None."""
+    """Returns the channels-last format of a layout or slice; None without one, or if it is contiguous as well."""
     formats = densified(layout).memory_formats if layout is not None else ()
     return None if "contiguous_format" in formats else next(iter(formats), None)
 
@@ -279,5 +279,5 @@ def is_call_out_of_channels_last(conversion: Conversion) -> bool:
 
 
 def is_recorded(trial: Trial) -> bool:
-    """Whether all graphs of a trial were captured completely, so that nothing exists that is not in them."""
+    """Whether all graphs of a trial were captured completely: an operation that is in no graph did not run."""
     return bool(trial.graphs) and all(g.nodes and g.hook_failure is None and not g.not_understood for g in trial.graphs)

@@ -28,7 +28,7 @@ class Sighting:
 
 
 Look = Callable[[Diagnosis], Iterator[Sighting]]
-"""Function that looks for a fault in a diagnosis, whatever the versions."""
+"""Function that looks for a fault in a diagnosis. It does not compare versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class Fault:
         read: Day on which the source was read last.
         severity: Severity of the finding; ``note`` if the diagnosis cannot show the loss itself.
         device: Type of the device that the fault needs; None for any.
-        first_torch: First torch with the fault, nightlies too if it ends in ``dev0``; None if every older torch has it.
-        before_torch: First torch without the fault, written likewise. None: no version is known to be free of it.
+        first_torch: First torch with the fault; ``dev0`` includes its nightlies. None if all older versions have it.
+        before_torch: First torch without the fault; ``dev0`` includes its nightlies. None if no such torch is known.
         first_cudnn: First cuDNN with the fault; None if the version of cuDNN does not matter.
     """
 

@@ -24,13 +24,13 @@ from layoutdoctor.words import (
     phrase,
 )
 
-# Directions of a round trip's first conversion: out of the layout in which the library computes, or into this layout.
+# Directions of a round trip's first conversion: out of channels_last or a blocked layout, or into such a layout.
 _OUT = ("to_contiguous", "from_blocked")
 _INTO = ("to_channels_last", "to_blocked")
 
 
 def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per trial; for a model's baseline, one per kind of round trip, the costliest kind first."""
+    """Yields one finding per trial; for a model's baseline, one per kind (layouts, operations), the costliest first."""
     main = evidence.main_trial(diagnosis)
     for trial in evidence.own_trials(diagnosis):
         facts = _Facts(trial)
@@ -68,7 +68,7 @@ class _Facts:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
 
     def way(self, pair: RedundantPair) -> str | None:
-        """Names the layouts: ``"channels_last -> contiguous -> channels_last"``, else the direction, else None."""
+        """Names a pair's layouts: ``"contiguous -> blocked a -> contiguous"``, ``"to blocked and back"``; else None."""
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
         if first is None or second is None or self._concatenation(pair) is not None:
             return None
@@ -78,14 +78,14 @@ class _Facts:
         return None if None in layouts else " -> ".join(layout_words(layout) for layout in layouts)
 
     def _has_direction_alone(self, pair: RedundantPair) -> bool:
-        """Whether the layouts of a pair are not all known, but the direction of its first conversion is."""
+        """Whether the direction of a pair's first conversion is known, but not all layouts of the pair."""
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
         if first is None or second is None or self._concatenation(pair) is not None:
             return False
         return None in (first.source, first.target, second.target) and first.direction in (*_OUT, *_INTO)
 
     def around(self, pair: RedundantPair) -> str:
-        """Names the operations between, or the concatenation: ``"around relu"``, ``"back to back"``."""
+        """Names the operations between two conversions, or describes the concatenation: ``"around relu"``."""
         names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
         nothing = "with nothing between" if self._has_direction_alone(pair) else "back to back"
         around = listing(name.removeprefix("at::native::") for name in names)
@@ -110,7 +110,7 @@ class _Facts:
         )
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
-        """Names the layouts and what is between; if this differs, only the most frequent case, with its number."""
+        """Names the layouts and the operations between; of different operations, the most frequent and their count."""
         ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
         ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
         return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")
@@ -133,7 +133,7 @@ def _is_clean(trial: Trial) -> bool:
 
 
 def _severity(times: Times, facts: _Facts) -> Severity:
-    """Judges all round trips of the trial together, as many small ones may be a loss."""
+    """Judges all round trips of the trial together, because many small round trips may be a loss."""
     trial, pairs = facts.trial, facts.trial.redundant_pairs
     if evidence.is_trace(trial):
         # The order of kernels alone proves nothing.
@@ -158,7 +158,7 @@ def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
 
 
 def _proof_words(pairs: Sequence[RedundantPair]) -> str:
-    """Says how pairs are known; of several proofs, the weakest one with its number of pairs."""
+    """Says how the pairs were proved. Of several proofs, it names the weakest, with the number of its pairs."""
     proofs = [pair.confidence or "graph" for pair in pairs]
     weakest = [proof for proof in PROOF_WORDS if proof in proofs][-1]
     words = PROOF_WORDS[weakest]
@@ -203,7 +203,7 @@ def _suggestion(times: Times, facts: _Facts, pairs: Sequence[RedundantPair]) -> 
 
 
 def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
-    """Suggests, for a trace, the layout that the library wants, as the direction of the costlier round trips shows."""
+    """Suggests, for a trace, the format to record next; the direction of the costlier round trips decides."""
     weights = []
     for directions in (_OUT, _INTO):
         own = [p for p in pairs if p.first in facts.conversions and facts.conversions[p.first].direction in directions]

@@ -16,8 +16,8 @@ _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
 _KINDS = {"activation": "an activation", "gradient": "a gradient"}
 
-_Value = tuple[str, str]  # graph, and the node, buffer or input that makes the value; no graph if known by sizes alone
-_Repeated = tuple[_Value, "list[Conversion]"]  # a value and its conversions, first the costliest, which stays
+_Value = tuple[str, str]  # graph, and the node, buffer or input with the value; in a trace, the graph is ""
+_Repeated = tuple[_Value, "list[Conversion]"]  # a value and its conversions; the first, the costliest, has to stay
 
 
 def repeated_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -59,11 +59,11 @@ class _Values:
                     self.changed.update(node.inputs)
 
     def maker(self, value: _Value) -> FxNode | None:
-        """Returns the FX node of a value or buffer; None if a buffer is not the value of a single node."""
+        """Returns the FX node that makes a value; None if no single node makes it."""
         return self.nodes.get(value[0], {}).get(self.source_nodes.get(value) or value[1])
 
     def reader_words(self, conversion: Conversion) -> str | None:
-        """Names the module that a conversion is for, or else the node or buffer, and says if it is in the backward."""
+        """Names the module that needs a conversion, or else a node or buffer: ``"conv_1"``, ``"conv_1 (backward)"``."""
         homes = self.homes.get(conversion.node or "", [])
         backward = {graph.direction == "backward" or node.backward for graph, node in homes} == {True}
         name = conversion.module or conversion.node or conversion.value
@@ -82,7 +82,7 @@ class _Values:
         return sorted(repeated, key=lambda item: _sums(item[1][1:]), reverse=True)
 
     def _value_of(self, conversion: Conversion) -> _Value | None:
-        """Returns the converted value; None if uncertain, for weights (LD103), and for gradients except in a trace."""
+        """Returns the converted value; None if uncertain, or for a weight (LD103). Gradients count only in a trace."""
         source = conversion.source_value
         if evidence.is_trace(self.trial):
             return ("", source) if conversion.tensor != "weight" and source is not None else None
@@ -97,7 +97,7 @@ class _Values:
         return None if read is None or read[1] in self.changed else read
 
     def _value_read(self, conversion: Conversion) -> _Value | None:
-        """Returns the value of the converted shape that an operation reads; None unless it reads exactly one."""
+        """Returns the value that a converting operation reads; None unless just one input has the converted shape."""
         homes = self.homes.get(conversion.node or "", [])
         if len(homes) != 1 or conversion.source is None:
             return None
@@ -109,10 +109,10 @@ class _Values:
 
     def _origin(self, graph: Graph, node: FxNode) -> _Value | None:
         """
-        Returns the maker of a value; for a value saved for the backward, the node in the forward graph.
+        Returns the graph and the node that made a value; a value saved for the backward was made in the forward.
 
         AOTAutograd gives the backward's placeholder the name of the forward's output. So equal names prove the origin
-        if only one forward graph returns that name, and there is only one backward graph; else the result is None.
+        if only one forward graph returns this name and there is one backward graph. Otherwise, the result is None.
         """
         forward = [g for g in self.trial.graphs if g.direction == "forward" and node.name in g.output_names]
         if node.op != "placeholder" or graph.direction != "backward" or not forward:

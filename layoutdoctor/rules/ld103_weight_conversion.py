@@ -14,13 +14,13 @@ from layoutdoctor.rules.advice import Times, alternative_words, refusal, use_ins
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.words import PROOF_WORDS, count_of, joined, listing, shown
 
-_LOSS_SHARE = 0.05  # from here on packed weights save more than ratios scatter
+_LOSS_SHARE = 0.05  # from this share on, frozen weights save more than ratios scatter
 _EXPECTED = "expected in training, where each step changes the weights; a larger batch makes their share smaller"
 _BLOCKED = ("to_blocked", "from_blocked")
 
 
 def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, about the baseline or else eager, as other configurations only repeat it."""
+    """Yields at most one finding, about the baseline or else eager; other trials would repeat the finding."""
     for trial, weights in evidence.first_showing(evidence.main_or_eager(diagnosis), _weight_conversions):
         is_trace, times = evidence.is_trace(trial), Times(diagnosis)
         training = evidence.has_backward(trial) if is_trace else diagnosis.subject.mode == "training"
@@ -63,9 +63,10 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
     """
-    Suggests frozen weights or another configuration, if measured to help; else what to try, or says why none helps.
+    Suggests frozen weights, or else another advisable trial. If neither helps, says what to measure, or why not.
 
-    At least half of the conversions must go. In training, conversions are expected, unless a GPU's library makes all.
+    A trial helps if it has at most half of the conversions. In training, weight conversions are expected, unless a GPU
+    library makes all of them.
     """
     of_a_gpu = all(map(_is_strided_by_gpu_library, weights))
     if training and not of_a_gpu:
@@ -123,7 +124,7 @@ def _convert_once(trial: Trial, weights: Sequence[Conversion]) -> str:
 
 
 def _record_again(trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
-    """Suggests, after a trace, the format that most conversion time goes to; for a blocked one, what to measure."""
+    """Suggests converting the parameters before the next recording; for blocked layouts, a diagnosis of the model."""
     if wording.dearest_direction(weights) in _BLOCKED:
         return _EXPECTED if training else f"to find out whether packed weights help, {wording.DIAGNOSE}"
     is_contiguous = wording.wanted_format(weights) == "torch.contiguous_format"

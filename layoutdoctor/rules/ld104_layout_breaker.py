@@ -1,4 +1,4 @@
-"""LD104: where a channels-last region ends inside the model."""
+"""LD104: operations (layout breakers) at which a channels-last region ends inside the model."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ _KERNEL_ADVICE = (
 
 def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    Yields one finding per trial and kind of operation, the baseline's first; later trials repeat no earlier breaker.
+    Yields one finding per trial and kind of operation, the baseline's first; no breaker is reported twice.
 
-    Of compiled trials other than the baseline, only those in channels_last are examined, and only for channels_last_3d,
-    because layout optimization leaves this format to the model.
+    The baseline and eager trials are examined for both channels-last formats. Other compiled trials are examined only
+    if they are in channels_last, and only for channels_last_3d: layout optimization leaves this format to the model.
     """
     main, seen = evidence.main_trial(diagnosis), set[tuple[str, str | None, str]]()
     for trial in evidence.own_trials(diagnosis):
@@ -83,7 +83,7 @@ def layout_breakers(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _breakers(trial: Trial) -> list[LayoutBreaker]:
-    """Returns the forward's breakers that lose a convolution's format; the model's own calls are left out (LD501)."""
+    """Returns the forward's breakers that lose a format of convolutions; LD501 reports the model's own conversions."""
     asked = {(c.graph, c.node) for c in all_conversions_of(trial) if c.owner == "user"}
     used = evidence.formats_in_use(trial)
     return [
@@ -96,7 +96,7 @@ def _breakers(trial: Trial) -> list[LayoutBreaker]:
 
 
 def _format(breaker: LayoutBreaker) -> MemoryFormat | None:
-    """Returns the channels-last format that is lost; the input may satisfy the contiguous format as well."""
+    """Returns the channels-last format that a breaker loses; None if its input is not channels-last."""
     return next((one for one in breaker.source.memory_formats if one != "contiguous_format"), None)
 
 
@@ -108,7 +108,7 @@ def _op(breaker: LayoutBreaker) -> str:
 
 
 def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[LayoutBreaker]) -> Finding:
-    # Each conversion once: two breakers in a row share the one between them.
+    # Each conversion counts once: two breakers in a row share the conversion between them.
     ids = {id for breaker in breakers for id in breaker.conversions}
     paid = [conversion for conversion in all_conversions_of(trial) if conversion.id in ids]
     worst = max(breakers, key=lambda breaker: (breaker.seconds or 0.0, breaker.bytes_moved or 0))
@@ -121,7 +121,7 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
     places = listing(distinct(b.module for b in breakers), _MODULES_NAMED) or listing(lines, _LINES_NAMED)
     there = phrase(" ({})", places)
     what = joined((where + there, worst.reason), ": ")
-    if _is_foreign(worst):  # its reason is what a reader needs first
+    if _is_foreign(worst):  # the reason is more important than the place
         what = joined((where, worst.reason), ": ") + there
     return LD104.finding(
         trial.name,
@@ -135,7 +135,7 @@ def _breaker_finding(diagnosis: Diagnosis, trial: Trial, breakers: Sequence[Layo
 
 
 def _paid_words(paid: Sequence[Conversion]) -> str:
-    """Counts the conversions around: ``"3 conversions to contiguous and 2 back, 1 of them fused"``."""
+    """Counts the conversions that breakers cause: ``"3 conversions to contiguous and 2 back, 1 of them fused"``."""
     weights, values = (sum((c.tensor == "weight") is is_weight for c in paid) for is_weight in (True, False))
     directions = [c.direction for c in paid if c.tensor != "weight"]
     out, back = directions.count("to_contiguous"), directions.count("to_channels_last")
@@ -195,7 +195,7 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
 
 
 def _around_words(times: Times, trial: Trial) -> str | None:
-    """Describes the best advisable trial that converts no activation inside the model, or names all if untimed."""
+    """Describes the best advisable trial that converts no activation inside the model; names all if none was timed."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
     if any(times.ratio(other.name) is not None for other in clean):
         gain = times.fastest(other.name for other in clean)

@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, distinct, joined, phrase
 
 
 def entries_and_exits(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, about the baseline; nothing if channels_last input was measured as faster (LD205)."""
+    """Yields at most one finding, about the baseline; no finding if channels_last input is faster (LD205)."""
     trial, times = evidence.main_trial(diagnosis), Times(diagnosis)
     if trial is None or times.fastest(evidence.CHANNELS_LAST_CONFIGURATIONS) is not None:
         return

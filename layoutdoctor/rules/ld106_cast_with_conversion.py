@@ -18,7 +18,7 @@ _COMPUTED_IN = frozenset({"float64", "float32", "float16", "bfloat16"})
 _CAST_IN_TRAINING = (
     "expected under autocast, which trains float32 master weights; a larger batch makes the share of the casts smaller"
 )
-_SEVERAL = 2  # one parameter that is only cast is a detail; several of them are a model under autocast
+_SEVERAL = 2  # a cast of one parameter is a detail; casts of several show autocast
 
 _Dtypes = tuple[str, str]
 _Key = tuple[str | None, str]  # graph and placeholder; None and a conversion's id if the parameter is not known
@@ -35,7 +35,7 @@ class _Weight:
 
 
 def cast_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, about the baseline or else eager, as other configurations only repeat it."""
+    """Yields at most one finding, about the baseline or else eager; other trials would repeat the finding."""
     for trial in evidence.main_or_eager(diagnosis):
         training = diagnosis.subject.mode == "training"
         weights = [] if evidence.is_trace(trial) else _cast_weights(trial)
@@ -85,7 +85,7 @@ def _is_inside_an_operation(cast: FxNode, readers: Mapping[str, Sequence[tuple[F
 
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:
-    """Returns two different floating-point dtypes, else None; so a quantised weight, small on purpose, is left out."""
+    """Returns the dtypes of a cast between floating-point types; None for others, such as a quantised weight's."""
     if before is None or after is None:
         return None
     pair = (DTYPES.get(before, before), DTYPES.get(after, after))
@@ -93,7 +93,7 @@ def _pair(before: str | None, after: str | None) -> _Dtypes | None:
 
 
 def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversion) -> _Key:
-    """Returns the parameter that a conversion converts; the conversion's own id if the graph leaves several."""
+    """Returns the parameter that a conversion converts; None and the conversion's id if no single parameter fits."""
     for graph, nodes in graphs.items():
         if conversion.graph in (None, graph):
             reader = nodes.get(conversion.node or "")
@@ -106,7 +106,7 @@ def _weight_of(graphs: Mapping[str, Mapping[str, FxNode]], conversion: Conversio
 
 
 def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
-    """Returns the name of the parameter that a node is or casts; None without one, or if it is less than 2-D."""
+    """Returns the name of the parameter that a node is or casts; None for other nodes, and for 1-D parameters."""
     node = nodes.get(name or "")
     if node is not None and _dtypes_of_cast(node, nodes) is not None:
         node = evidence.first_input(node, nodes)
@@ -117,7 +117,7 @@ def _placeholder(name: str | None, nodes: Mapping[str, FxNode]) -> str | None:
 
 def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training: bool) -> Finding:
     conversions = list({c.id: c for weight in weights for c in weight.conversions}.values())
-    # Casts that run on their own; the time of a conversion includes its own cast.
+    # Casts outside of conversions. The time of a conversion includes its cast.
     steps = {(w.graph, w.cast.name) for w in weights if w.cast is not None} - {(c.graph, c.node) for c in conversions}
     seconds = sum_of_known((*(c.seconds for c in conversions), *(k.seconds for k in _kernels_of_steps(trial, steps))))
     kinds = listing(distinct(" -> ".join(weight.dtypes) for weight in weights))
@@ -144,7 +144,7 @@ def _finding_about_weights(trial: Trial, weights: Sequence[_Weight], *, training
 
 
 def _kernels_of_steps(trial: Trial, steps: Collection[_Key]) -> list[Kernel]:
-    """Returns the kernels of nodes: those that name a node, and generated ones that write only values of nodes."""
+    """Returns the kernels that belong to nodes. A generated kernel counts if it writes only values of these nodes."""
     written = [((g.name, b.kernel), (g.name, b.source_node) in steps) for g in trial.graphs for b in g.buffers]
     own = {kernel for kernel, is_step in written if is_step} - {kernel for kernel, is_step in written if not is_step}
     return [k for k in evidence.kernels_of(trial) if (k.graph, k.node) in steps or (k.graph, k.name) in own]

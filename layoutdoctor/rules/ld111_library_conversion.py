@@ -28,11 +28,9 @@ from layoutdoctor.words import (
     plural,
 )
 
-# Shares of the recorded time. Conversions below the first share are not reported. They are a warning from the second
-# share on, or from NEGLIGIBLE_SHARE on if they take the third share of the convolution time.
-_LEAST_SHARE = 0.005
-_LOSS_SHARE = 0.05
-_LOSS_SHARE_OF_CONVOLUTIONS = 0.10
+_LEAST_SHARE = 0.005  # of the kernel time; conversions that take less are not reported
+_LOSS_SHARE = 0.05  # of the kernel time; conversions that take more are a warning
+_LOSS_SHARE_OF_CONVOLUTIONS = 0.10  # of the convolution time; from here on, NEGLIGIBLE_SHARE is enough for a warning
 
 # The format to try, by the direction in which the library converts inputs. oneDNN, which converts to blocked layouts,
 # takes channels_last without conversions.
@@ -76,12 +74,12 @@ def _of_library(trial: Trial) -> list[Conversion]:
 
 
 def _has_fewer(candidate: Trial, trial: Trial) -> bool:
-    """Whether a trial has at most half as many library conversions as another one."""
+    """Whether ``candidate`` has at most half as many library conversions as ``trial``."""
     return 2 * launch_count(_of_library(candidate)) <= launch_count(_of_library(trial))
 
 
 def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
-    """Returns the severity; None if the conversions take too little time; ``note`` for a model without times."""
+    """Returns the severity; None for conversions that take little time, ``note`` for a model without times."""
     if kernels.seconds is None and conversions and not evidence.is_trace(trial):
         return "note"
     seconds = sum_of_known(c.seconds for c in conversions)
@@ -137,7 +135,7 @@ def _buffer_words(trial: Trial, conversions: Sequence[Conversion]) -> str | None
 
 
 def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
-    """Says why there is no conversion back for some inputs; None if the names of kernels show no such reason."""
+    """Says how many kernels read channels-last and write contiguous, so that nothing is converted back; else None."""
     if not any(c.direction == "to_channels_last" for c in conversions):
         return None
     totals = [(total.name, total.count) for total in kernels.totals if total.kind == "kernel"]
@@ -149,7 +147,7 @@ def _fused_words(kernels: KernelSummary, conversions: Sequence[Conversion]) -> s
 
 
 def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion]) -> str:
-    """Says how many conversions other findings count too, so that nobody adds up the costs."""
+    """Counts the conversions that other findings count too: ``" (8 in LD101 too)"``."""
     counts, named = {c.id: c.count for c in conversions}, []
     for rule in (LD101, LD102, LD103):
         own = [finding for finding in rule.check(diagnosis) if finding.configuration == trial.name]
@@ -159,7 +157,7 @@ def _counted_twice(diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Con
 
 
 def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *, pay: bool) -> str:
-    """Suggests a measured configuration with fewer conversions; what to try if there is none, or none is faster."""
+    """Suggests an advisable configuration with fewer conversions; without one, says what to do or to measure."""
     if are_of_an_engine(conversion.kernel for conversion in conversions):
         return (
             "build the TensorRT engine with inputs and outputs in the formats that its layers want (allowed_formats, "
@@ -216,11 +214,11 @@ def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
 
 def _wanted(trial: Trial, conversions: Sequence[Conversion]) -> str | None:
     """
-    Returns the memory format to try: the format of most converted inputs; None if two formats are equally frequent.
+    Returns the memory format to try: the one to which most inputs are converted; None if two are equally frequent.
 
-    Conversions count by number, not by time: each call converts an input, a weight and one result, and the result may
-    be the largest tensor. If it is not known which conversions are of inputs, the names of the convolution kernels show
-    the format that they read. In a trace, conversions to contiguous alone show nothing: they may be of results.
+    The number of conversions decides, not their time, because the largest tensor may be a result. If no conversion is
+    known to convert an input, the names of the convolution kernels decide. Without such names, conversions to
+    contiguous in a trace prove nothing: they may convert results.
     """
     inputs = [c for c in conversions if _is_at(c, "input")]
     if not inputs and (computed := _computed_format(trial)) is not None:
@@ -239,7 +237,7 @@ _FORMAT_IN_NAME = re.compile(r"n(?:d?hwc|(c)d?hw)", re.IGNORECASE)
 
 
 def _computed_format(trial: Trial) -> str | None:
-    """Returns the memory format that convolution kernels read, by their names; None if these differ or show none."""
+    """Returns the memory format in the names of convolution kernels; None if the names differ or have no format."""
     totals = trial.kernels.totals if trial.kernels is not None else ()
     names = [total.name for total in totals if total.kind == "kernel" and kernel_class(total.name).is_main]
     found = {match[1] is None for name in names if (match := _FORMAT_IN_NAME.search(name)) is not None}
@@ -253,7 +251,7 @@ def _is_at(conversion: Conversion, side: str) -> bool:
 
 
 def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:
-    """Whether all conversions are of one convolution, as its module or the small number in each step shows."""
+    """Whether all conversions are of one convolution: they have one module, or are few in each step."""
     modules = {c.module for c in conversions}
     if modules != {None}:
         return len(modules) == 1

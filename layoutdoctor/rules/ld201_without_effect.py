@@ -54,7 +54,9 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
     ends = distinct(f"{b.op} ({line_words(b.location)})" for b in breakers if b.location is not None)
     words = (
         f"{count_of(len(back), 'tensor')} converted back from channels_last_3d{_cost_words(back)}" if back else None,
-        f"{count_of(len(outputs), 'output')} copied to channels_last_3d{_cost_words(outputs)}" if outputs else None,
+        f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
+        if outputs
+        else None,
         f"the format ends at {listing(ends, 3)}" if ends else None,
     )
     off = _cure_by_off(diagnosis, where)
@@ -77,7 +79,7 @@ def _compiled_conversions(trial: Trial) -> list[Conversion]:
 
 
 def _cure_by_off(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
-    """Returns the same trial without layout optimization, if the compiler converts fewer tensors in it; else None."""
+    """Returns the trial that equals ``trial`` without layout optimization, if it converts fewer tensors; else None."""
     wanted = msgspec.structs.replace(trial.configuration, layout_optimization="off")
     same = (o for o in diagnosis.trials if msgspec.structs.replace(o.configuration, name=wanted.name) == wanted)
     found = [off for one in same if (off := diagnosis.measured_trial(one.name)) is not None and off.status == "ok"]
@@ -103,7 +105,7 @@ def _is_returned(conversion: Conversion) -> bool:
 
 
 def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str | None:
-    """Suggests switching the optimization off if that saves conversions, else converting by hand; None if needless."""
+    """Suggests to switch the optimization off, convert by hand or keep the format; None if nothing is to be done."""
     times = Times(diagnosis)
     if _cure_by_off(diagnosis, trial) is not None:
         return advised(times, trial, OFF, SWITCH_OFF)
@@ -128,7 +130,7 @@ def _by_hand(diagnosis: Diagnosis, trial: Trial, ranks: set[int | None]) -> str 
 
 
 def _more_in_all_ways(diagnosis: Diagnosis, trial: Trial) -> int:
-    """Counts how many more tensors every channels-last configuration converts; 0 if one was timed or none ran."""
+    """Returns how many more tensors every channels-last trial converts; 0 if such a trial was timed, or none ran."""
     found = (diagnosis.measured_trial(name) for name in CHANNELS_LAST_CONFIGURATIONS)
     ways = [one for one in found if one is not None and one.status == "ok"]
     if not ways or any(one.measurement is not None for one in ways):

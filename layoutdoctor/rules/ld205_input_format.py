@@ -1,4 +1,4 @@
-"""LD205: channels_last input would be faster."""
+"""LD205: inputs that would make the model faster if they were channels_last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LD206: layout optimization in one half of a training step."""
+"""LD206: layout optimization in the forward of a training step, but not in its backward (a mismatch)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import UNCOUNTED, WAYS_AROUND, is_applied_in_forward
 from layoutdoctor.words import count_of, joined, phrase, speed_words
 
-# Ports of the gradients of weight and bias: the parameter's strides ask for their conversion, not the decision. The
-# gradient of a transposed convolution's weight has its first dimensions exchanged, so that only its port identifies it.
+# Ports of the gradients of weight and bias: the parameters' strides cause the conversion of these gradients, not the
+# mismatch. The shape does not identify them: for a transposed convolution, the weight gradient's shape is permuted.
 _PARAMETER_GRADIENTS = ("output 1", "output 2")
 
 
 def mismatches(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first mismatch that converts values or has an input not in channels-last."""
+    """Yields at most one finding, for the first mismatch that converts values or whose input is not channels-last."""
     for trial in evidence.own_trials(diagnosis):
         formats = trial.configuration.input_format
         graphs = _mismatched(trial)
@@ -60,7 +60,7 @@ def _change(conversion: Conversion) -> tuple[object, ...]:
 
 
 def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
-    """Returns conversions of the backward that occur with channels_last input too, so not because of the mismatch."""
+    """Returns the backward's conversions that the mismatch does not cause: they occur with channels_last input too."""
     other = diagnosis.measured_trial("inductor-channels-last")
     if other is None:
         return set()
@@ -70,7 +70,7 @@ def _kept(diagnosis: Diagnosis) -> set[tuple[object, ...]]:
 
 
 def _mismatched(trial: Trial) -> list[tuple[Graph, Decision]]:
-    """Returns the backward graphs with 2-D convolutions and without layout optimization, if it is on in the forward."""
+    """Returns the backward graphs with a mismatch; graphs with only 1-D and 3-D convolutions are left out."""
     backward = [(g, g.decision) for g in trial.graphs if g.direction == "backward" and g.decision is not None]
     off = [(graph, card) for graph, card in backward if card.convolution_count and card.applied is False]
     return [one for one in off if is_applied_in_forward(trial.graphs) and not evidence.is_of_other_ranks(one[1])]
@@ -109,7 +109,7 @@ def _message(trial: Trial, cards: Sequence[Decision], conversions: Sequence[Conv
 
 
 def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
-    """Suggests the fastest way around the mismatch; else the ways that were not tried or may help."""
+    """Suggests the fastest measured way around the mismatch; without one, all ways that may still help."""
     counted = "torch 2.15 counts backward convolutions"
     ways = {
         "give the model and its input channels_last, which the backward keeps": channels_last_ways(trial),

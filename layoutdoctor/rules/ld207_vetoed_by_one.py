@@ -17,7 +17,7 @@ _REASONS = {
 
 
 def vetoes_by_some(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per rule of Inductor by which a single convolution decides for all."""
+    """Yields one finding per rule of Inductor that lets a single convolution decide for the whole graph."""
     for trial, graph, decision in vetoed_graphs(diagnosis, _REASONS):
         where = "" if graph.direction == "inference" else " in training"
         deciding = deciding_convolutions(decision)

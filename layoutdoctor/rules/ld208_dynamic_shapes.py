@@ -12,7 +12,7 @@ from layoutdoctor.words import count_of, joined, listing
 
 
 def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding."""
+    """Yields at most one finding, for the first graph that Inductor vetoed for this reason."""
     for trial, graph, decision in vetoed_graphs(diagnosis, ("dynamic-shape",)):
         count = count_of(decision.convolution_count, "convolution")
         symbolic = [
@@ -30,7 +30,7 @@ def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ...]) -> str:
-    """Returns the caller's name of an input if only one of the example's inputs fits, else the graph's name."""
+    """Returns the caller's name of an input if only one example input has this shape; else the placeholder's name."""
     fitting = [
         tensor
         for tensor in diagnosis.subject.inputs

@@ -1,4 +1,4 @@
-"""LD209: outputs of compiled code in another memory format than the model's."""
+"""LD209: outputs of compiled code in another memory format than in eager mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layoutdoctor.words import distinct, joined, layout_words, line_words, listi
 
 
 def output_strides(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per eager configuration, format that it returns, and format that compiled code returns."""
+    """Yields one finding per eager configuration and pair of output formats: eager's and the compiled code's."""
     groups: dict[tuple[str, str, str], list[OutputChange]] = {}
     for change in output_changes(diagnosis):
         key = (change.eager.name, layout_words(change.expected), layout_words(change.returned))
@@ -59,7 +59,7 @@ def _convert_back(expected: Layout) -> str:
 
 
 def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> float | None:
-    """Estimates how long a reader of some outputs of one trial takes to convert these back; None if not known."""
+    """Estimates the time of converting one trial's outputs back to eager's layouts; None if not known."""
     bandwidth = diagnosis.environment.copy_bandwidth_bytes_per_second
     nodes = [(change.returned, _output_node(change)) for change in changes]
     moved = sum_if_all_known(
@@ -69,7 +69,7 @@ def _seconds_back(diagnosis: Diagnosis, changes: Sequence[OutputChange]) -> floa
 
 
 def _breaker(change: OutputChange) -> LayoutBreaker | None:
-    """Returns the last breaker that made the output's format, as the graph proves; None if it shows none."""
+    """Returns the last layout breaker whose result has the output's format; None if the graphs show none."""
     returned, expected = set(change.returned.memory_formats), set(change.expected.memory_formats)
     breakers = [
         breaker
@@ -81,7 +81,7 @@ def _breaker(change: OutputChange) -> LayoutBreaker | None:
 
 
 def _output_node(change: OutputChange) -> FxNode | None:
-    """Returns the node of the output in the only forward graph of the compiled trial; None if not recorded."""
+    """Returns the node that makes an output; None if not recorded, or if the trial has several forward graphs."""
     graphs = evidence.forward_graphs(change.trial)
     names = graphs[0].output_names if len(graphs) == 1 else ()
     node = nodes_by_name(graphs[0]).get(names[change.number]) if change.number < len(names) else None

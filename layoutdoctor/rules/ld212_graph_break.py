@@ -12,7 +12,7 @@ from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import channels_last_only
 from layoutdoctor.words import distinct, joined, layout_words, listing
 
-# The two graphs, the conversion at the exit of the first, and the one at the entry of the second.
+# Two graphs, the conversion at the first graph's exit, and the conversion at the second graph's entry.
 _Cut = tuple["Graph", "Graph", "Conversion", "Conversion"]
 
 
@@ -63,7 +63,7 @@ def _cuts(trial: Trial) -> Iterator[_Cut]:
 
 
 def _undoes(entry: Conversion, exit_: Conversion) -> bool:
-    """Whether an entry conversion restores channels-last after another graph's exit."""
+    """Whether a conversion at a graph's entry restores the channels-last layout that ``exit_`` converted."""
     left, found = exit_.target, entry.source
     if entry.role != "entry" or left is None or found is None:
         return False

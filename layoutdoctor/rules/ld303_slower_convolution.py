@@ -21,12 +21,12 @@ _SLOWER_CONVOLUTION = 2.0
 _LEAST_SECONDS = 200e-6
 _LEAST_SHARE_OF_CONVOLUTION = 0.05
 
-_Problem = tuple[str, str, bool]  # library, problem or module, whether in the backward
+_Problem = tuple[str, str, bool]  # library, sizes or else module, whether in the backward
 
 
 @dataclass(frozen=True)
 class _Convolutions:
-    """All calls of convolutions of one problem (sizes, or else module) in one trial."""
+    """The calls of one problem in one trial: convolutions with equal sizes, or of one module if sizes are unknown."""
 
     trial: Trial
     kernels: list[Kernel]
@@ -46,7 +46,7 @@ class _Convolutions:
 
     @property
     def groups(self) -> int:
-        """The number of groups, by oneDNN's problem text, else by the graph's decision card."""
+        """The number of groups, from oneDNN's problem text, or else from the graph's layout decision."""
         match = _GROUPS.search(self.kernels[0].problem or "")
         known = [c.groups or 1 for c in self.trial.convolutions if c.module in self.modules]
         return int(match[1]) if match is not None else max(known, default=1)
@@ -56,7 +56,7 @@ class _Convolutions:
 
 
 def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per problem, from the first pair of configurations that shows it; one for a CUDA target."""
+    """Yields one finding per grouped convolution that one format slows; at most one for an absent CUDA device."""
     seen = set[_Problem]()
     for first, second in evidence.format_pairs(diagnosis, "inductor", "eager"):
         there, here = _by_problem(first), _by_problem(second)
@@ -108,7 +108,7 @@ def _convolution_finding(diagnosis: Diagnosis, slow: _Convolutions, fast: _Convo
 
 
 def _on_target(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields, for a CUDA device that is not there, a loss that is known to happen but cannot be measured here."""
+    """Yields a finding about a known loss that cannot be measured, because the CUDA device is not there."""
 
     def grouped_in_channels_last(trial: Trial) -> list[Convolution]:
         return [c for c in trial.convolutions if c.class_ == "grouped" and c.channels_last]

@@ -20,7 +20,7 @@ _HEAVY = ("convolution", "deconvolution", "matmul", "inner_product")
 
 
 def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding."""
+    """Yields at most one finding, about the baseline or else eager, if reference or fallback code takes much time."""
     for trial, kernels in evidence.first_showing(evidence.main_or_eager(diagnosis), _dear_fallbacks):
         nodes = [node for kernel in kernels if (node := node_of(trial, kernel)) is not None]
         codes = distinct(f"oneDNN's {k.implementation}" if _is_reference(k) else op_words(k.name) for k in kernels)
@@ -49,7 +49,7 @@ def _dear_fallbacks(trial: Trial) -> list[Kernel]:
 
 def _fallbacks(trial: Trial) -> list[Kernel]:
     """Returns the kernels in reference or fallback code, the costliest first."""
-    # Without oneDNN's log, ATen's backward may contain oneDNN's primitives.
+    # Without oneDNN's log, it is not known whether ATen's backward ran oneDNN's primitives.
     is_logged = "onednn_log" in trial.kernel_summary.sources
     found = [
         kernel
@@ -71,7 +71,7 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _runs_other_code(one: Trial) -> bool:
-    """Whether a trial spends little time in reference or fallback code; without times, whether none of it ran."""
+    """Whether a trial spends little time in reference or fallback code; without times, whether no such code ran."""
     return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
 
 

@@ -23,11 +23,11 @@ _SEVERAL = 2
 _NO_PLACE = frozenset(
     "full arange iota scalar_tensor constant view reshape expand permute select slice unsqueeze".split()
 )
-"""Operations that cost nothing themselves, so that they are not named as a kernel's place."""
+"""Operations that cost nothing themselves: their lines are not reported as the place of a slow kernel."""
 
 
 class _Assignments(NamedTuple):
-    """A generated kernel that writes a whole tensor for each assignment to one of its slices."""
+    """A generated kernel that writes a whole tensor again for each assignment to a slice of the tensor."""
 
     kernel: str
     nodes: list[FxNode]
@@ -36,9 +36,9 @@ class _Assignments(NamedTuple):
 
 def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
-    Yields one finding per account, for all generated kernels that are slower than the operations they replace.
+    Yields one finding per account (two compared configurations), for kernels slower than the operations they replace.
 
-    Slice assignments are reported for the recommended configuration, else for the baseline.
+    Slice assignments get a finding of their own, for the recommended configuration or else for the baseline.
     """
     recommended = diagnosis.measured_trial(diagnosis.recommended_name)
     trials = [trial for trial in (recommended, evidence.main_trial(diagnosis)) if trial is not None]
@@ -88,7 +88,7 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 
 def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Hotspot:
-    """Returns the place of the largest operation that is fused into the costliest kernel; else the row's place."""
+    """Returns module and line of the largest operation in a row's costliest kernel; else the row's module and line."""
     trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
     fused = []
     for graph in trial.graphs if trial is not None else ():
@@ -121,7 +121,7 @@ def _assignments(trial: Trial) -> list[_Assignments]:
 
 
 def _assigns_nothing(trial: Trial) -> bool:
-    """Whether no generated kernel of a trial writes a whole tensor for each of several slices, however fast it is."""
+    """Whether no generated kernel of a trial has several slice assignments, whatever time they take."""
     pairs = ((graph, name) for graph in trial.graphs for name in distinct(b.kernel for b in graph.buffers))
     return all(len(slice_assignments(graph, name)) < _SEVERAL for graph, name in pairs)
 
@@ -143,7 +143,7 @@ def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Ass
 
 
 def _line_of_assignment(trial: Trial, found: Sequence[_Assignments]) -> FxNode | None:
-    """Returns the node of a copy into a slice, whose line is the assignment's."""
+    """Returns the node of the first slice assignment whose line is known; None without such a node."""
     kernels = {one.kernel for one in found}
     for graph in trial.graphs:
         nodes = evidence.nodes_by_name(graph)

@@ -13,7 +13,7 @@ from layoutdoctor.words import joined, layout_words, shown
 
 
 def slower_operations(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields one finding per place and configuration."""
+    """Yields one finding per configuration and line of the model whose operation is faster in another layout."""
     seen = set()
     for account in diagnosis.accounts:
         for row in large_rows(diagnosis, account):

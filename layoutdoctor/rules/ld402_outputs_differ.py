@@ -28,7 +28,7 @@ def other_values(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial) -> tuple[str, str]:
-    """Returns the reason that the other trials show, empty if they show none, and what to do about it."""
+    """Returns the cause of the difference, as other trials show it (empty if they do not), and the advice."""
     times, last = Times(diagnosis), "eager-channels-last"
     if not times.computes_right("eager"):
         too = "" if trial.name == "eager" else "eager differs too: "

@@ -33,7 +33,7 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
     counts = {one.name: wording.summed((c.tensor, c.count) for c in all_conversions_of(one)) for one in trials}
     for by_trial in called.values():
         calls = by_trial.values()
-        # The baseline if the call runs on its own there, else the trial in which the call costs most.
+        # Report the baseline if the call is not fused there, else the trial in which the call costs most.
         of_main = [call for call in calls if call[0] is main and not all(c.fused for c in call[1])]
         trial, conversions = of_main[0] if of_main else max(calls, key=lambda call: _cost(call[1]))
         seconds = sum_of_known(c.seconds for c in conversions)
@@ -43,7 +43,11 @@ def contiguous_calls(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _user_conversions(trial: Trial) -> list[Conversion]:
-    """Returns 4-D and 5-D conversions by the model's calls, except to channels_last; in a trace, only from it."""
+    """
+    Returns 4-D and 5-D conversions by the model's own calls, except conversions to channels_last.
+
+    In a trace, only conversions out of channels_last count.
+    """
     return [
         conversion
         for conversion in all_conversions_of(trial)
@@ -66,7 +70,7 @@ def _finding_about_call(
     diagnosis: Diagnosis, trial: Trial, conversions: Sequence[Conversion], trials: Sequence[Trial], part: str
 ) -> Finding:
     first, worst = conversions[0], dearest_of(conversions) or conversions[0]
-    # Readers that take no other layout; convolutions take both formats.
+    # Readers that accept only this layout. Convolutions accept both formats.
     needed_by = distinct(
         name
         for c in conversions
@@ -126,7 +130,7 @@ def _called(trial: Trial, conversion: Conversion) -> str | None:
 
 
 def _call_words(trial: Trial, conversion: Conversion) -> str:
-    """Returns the call as the model's code has it."""
+    """Returns the call as written in the model: ``".contiguous()"``, ``".clone(memory_format=...)"``."""
     called = _called(trial, conversion) if _called(trial, conversion) in _CALLS else None
     if called is None and conversion.location is not None:
         match = _CALL_IN_CODE.search(conversion.location.code or "")
@@ -135,7 +139,7 @@ def _call_words(trial: Trial, conversion: Conversion) -> str:
 
 
 def _is_free(trial: Trial, conversion: Conversion) -> bool:
-    """Whether a trial was recorded completely, and no copy of the same line converts in it."""
+    """Whether a trial was recorded completely, and has no conversion at the line of ``conversion``."""
     copies = (
         other.location == conversion.location and base_name((other.op or "").replace("aten::", "aten.")) in _COPIES
         for other in all_conversions_of(trial)

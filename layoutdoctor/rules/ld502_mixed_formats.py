@@ -18,7 +18,7 @@ _CHOSEN_BY = frozenset({"contiguous", "to", "clone"})
 
 
 def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding: parameters in both formats also explain a change of format between layers."""
+    """Yields at most one finding: about parameters in both formats, or else about a change of format between layers."""
     trial = _trial_as_given(diagnosis)
     if trial is None:
         return
@@ -69,7 +69,7 @@ def _is_contiguous_only(layout: Layout | None) -> bool:
 
 
 def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | None:
-    """Returns the first convolution that reads channels_last and the maker of its format; None if given or chosen."""
+    """Returns the first convolution with channels_last input, and the operation that chose this format; else None."""
     nodes = nodes_by_name(graph)
     for node in graph.nodes:
         if runs_convolution(node) and not node.backward and channels_last_only(_input_layout(node, nodes)):
@@ -85,7 +85,7 @@ def _input_layout(convolution: FxNode, nodes: Mapping[str, FxNode]) -> Layout | 
 
 
 def _source_of_format(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode:
-    """Follows a channels-last value back to the first node of its rank that made the format without being given it."""
+    """Follows a channels-last value back to the node that made this format from inputs in other formats."""
     rank = len(node.layout.shape) if node.layout is not None else 0
     while True:
         earlier = [nodes[name] for name in node.inputs if name in nodes]

@@ -14,7 +14,7 @@ FOLDED = (
     "conv.bias, conv.stride[1:], conv.padding[1:], conv.dilation[1:], conv.groups)"
     ".unflatten(0, (x.shape[0], -1)).transpose(1, 2)"
 )
-"""Line that computes the same for a module ``conv`` that pads with zeros and an input ``x``, ``[N, C, T, H, W]``."""
+"""A line to replace ``conv(x)``, if the module ``conv`` pads with zeros and ``x`` is ``[N, C, T, H, W]``."""
 
 
 def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def flat_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _is_flat(convolution: Convolution) -> bool:
-    """Whether a Conv3d is known to treat each depth slice alone, and is neither pointwise nor a product of patches."""
+    """Whether a Conv3d computes each depth slice alone. Excludes 1x1x1 kernels and kernels that equal the stride."""
     kernel = (convolution.weight_shape or ())[2:]
     if convolution.is_transposed or not convolution.stride or not convolution.padding:
         return False

@@ -13,7 +13,7 @@ _OFF = "inductor-layout-opt-off"
 
 
 def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first trial with such gradients."""
+    """Yields at most one finding, for the first trial with gradients in the parameter's format, but other strides."""
     trials = evidence.own_trials(diagnosis)
     for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
         pairs = [f"{g.parameter}: {_strides(g.layout)} and {_strides(g.gradient)}" for g in gradients]
@@ -39,7 +39,7 @@ def _ambiguous_gradients(trial: Trial) -> list[GradientLayout]:
 
 
 def _cause(diagnosis: Diagnosis, trial: Trial, parameters: set[str]) -> str:
-    """Names the configuration without layout optimization if the gradients' strides agree there; else empty."""
+    """Names the configuration without layout optimization if it has no such gradients; else empty."""
     off = diagnosis.measured_trial(_OFF)
     applied = any(card.applied for card in trial.decisions)
     if not applied or off is None or off.status != "ok" or parameters & {one.parameter for one in off.gradient_layouts}:

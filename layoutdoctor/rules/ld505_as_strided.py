@@ -48,7 +48,7 @@ def raw_reads(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _raw_reads(trial: Trial) -> list[_Read]:
-    """Returns the calls by the model's own code on values that are no parameters."""
+    """Returns the calls of as_strided by the model's own code, except on parameters and their views."""
     found: list[_Read] = []
     for graph in evidence.forward_graphs(trial):
         nodes = nodes_by_name(graph)

@@ -11,7 +11,7 @@ from layoutdoctor.words import count_of, line_words, listing, phrase, shown
 
 
 def refused_views(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding."""
+    """Yields at most one finding, for all configurations that failed for this reason."""
     failures = {
         t.name: t.failure for t in diagnosis.trials if t.failure is not None and t.failure.cause == "refused_view"
     }

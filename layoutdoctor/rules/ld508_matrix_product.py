@@ -13,7 +13,7 @@ from layoutdoctor.words import count_of, joined, listing, shape_words
 
 
 def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding; none if the products take little time, or are untimed and all of one pixel."""
+    """Yields at most one finding, if the products take enough time; without times, if an image has several pixels."""
     for trial, found in evidence.first_showing(evidence.own_trials(diagnosis), evidence.matrix_products):
         names = [
             f"{c.module or c.node} {shape_words((c.weight_shape or ())[2:])} of {shape_words(image)}"

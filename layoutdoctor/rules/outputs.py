@@ -34,7 +34,7 @@ def output_changes(diagnosis: Diagnosis) -> Iterator[OutputChange]:
 
 
 def _is_other_order(first: Layout, second: Layout) -> bool:
-    """Whether bytes must move between two strided layouts of one shape; False if that is not certain."""
+    """Whether a copy between two layouts of one shape must reorder bytes; False if not certain."""
     if first.shape != second.shape or first.stride is None or second.stride is None:
         return False
     if first.memory_formats and second.memory_formats:

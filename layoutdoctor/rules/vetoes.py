@@ -16,10 +16,11 @@ from layoutdoctor.words import speed_words
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
     """
-    Yields graphs whose layout optimization was allowed, but declined by one of Inductor's ``rules``; each rule once.
+    Yields, for each of Inductor's ``rules``, the first graph whose layout optimization the rule declined.
 
-    Graphs with 1-D and 3-D convolutions only are left out, because their code is the same either way. A backward whose
-    forward is optimized is left out too (LD206).
+    Configurations that force layout optimization, or switch it off, are left out. Graphs with only 1-D and 3-D
+    convolutions are left out, because their code is the same either way. LD206 reports a backward with another decision
+    than its forward.
     """
     seen = set[str]()
     for trial in evidence.own_trials(diagnosis):
@@ -36,12 +37,12 @@ def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tupl
 
 
 def deciding_convolutions(decision: Decision) -> list[Convolution]:
-    """Returns the convolutions because of which Inductor decided as it did."""
+    """Returns the convolutions that caused Inductor's decision."""
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
 def measured_words(times: Times, trial: Trial) -> str:
-    """Describes the way around a veto that may be advised, else what forcing the optimization did; else empty."""
+    """Describes the best advisable way around a veto, or else the effect of forcing the optimization; else empty."""
     gain, forced = times.fastest(WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
         return speed_words(gain)
@@ -58,7 +59,7 @@ def measured_words(times: Times, trial: Trial) -> str:
 def veto_finding(
     rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
 ) -> Finding:
-    """Makes a finding at the first deciding convolution; by default, it suggests what was or may be measured."""
+    """Makes a finding at the first convolution that caused a veto; by default, it suggests a measurement."""
     times, deciding = Times(diagnosis), deciding_convolutions(decision)
     gain = times.fastest(WAYS_AROUND)
     against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None

@@ -1,4 +1,4 @@
-"""Makes the words of findings about costs and their shares, counts, memory formats, and what to try."""
+"""Makes words for findings: costs and their shares, counts, memory formats, and formats to try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIAGNOSE = "diagnose the model: python -m layoutdoctor model.py"
 BY_RANK = (
     "to the channels-last format of its rank: Module.to(memory_format=...) refuses a model with 4-D and 5-D parameters"
 )
-_ALL = 0.995  # from this share on, a part counts as all; up to the remaining share, as none
+_ALL = 0.995  # a larger part counts as all; a part below 1 - _ALL counts as nothing
 
 
 # -------------------------------------------------------------------------------------------------------- costs
@@ -30,7 +30,7 @@ def cost_words(
 
     Args:
         trial: The trial in which the cost was measured.
-        seconds: The cost; None gives None.
+        seconds: The cost; the result is None if the cost is None.
         remarks: Words beside the share, such as ``"estimated"``.
         exposed_seconds: Part of the cost in which nothing else ran on the device; None if not recorded.
     """
@@ -90,7 +90,7 @@ def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
 
 
 def step_words(conversions: Iterable[Conversion]) -> str | None:
-    """Names profiler steps: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for fewer than two."""
+    """Counts per profiler step: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
     counts = summed((c.step, c.count) for c in conversions if c.step is not None)
     if len(counts) < 2:
         return None
@@ -132,7 +132,7 @@ def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection 
 
 
 def channels_last_words(ranks: Iterable[int | None]) -> str:
-    """Names the channels-last format of tensors; ``torch.channels_last`` if their ranks differ or are not known."""
+    """Names the channels-last format for some ranks; ``torch.channels_last`` if the ranks differ or are not known."""
     known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
     return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
 
@@ -146,12 +146,12 @@ def wanted_format(conversions: Sequence[Conversion]) -> str:
 
 def try_words(memory_format: str | None, *, is_of_one_rank: bool = True) -> str:
     """
-    Says how to find out what another memory format would change; for traces, in which only one format was recorded.
+    Says how to measure another memory format; for traces, in which only one format was recorded.
 
     Args:
         memory_format: Name of the format, such as ``"torch.channels_last"``; None if the trace does not show which
             format the model is in.
-        is_of_one_rank: Whether all tensors are known to have the rank of that format; else one line cannot convert all.
+        is_of_one_rank: Whether all tensors are known to have the rank of the format, so that one line converts all.
     """
     other = f"model and input in {memory_format}, by .to(memory_format=...)"
     if memory_format is None:

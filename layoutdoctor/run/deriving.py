@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.worker import Worker
 
 MOST_CURES = 3
-"""Largest number of cures to try on the fastest. Each costs a compile: those of the largest conversions come first."""
+"""Largest number of cures to try on the fastest configuration; cures of the largest conversions come first."""
 SWITCHED_COUNT = 2
 """Number of configurations, the fastest first, that are tried with ``torch.backends.cudnn.benchmark``."""
 
 MATRIX_PRODUCT_RULE = "LD508"
-"""Rule for convolutions that are matrix products. Its cure gains so much that a quick diagnosis tries it too."""
+"""Rule for convolutions that are matrix products. A quick diagnosis tries its cure too, because it gains so much."""
 _LAYOUT_BREAKER = "LD104"
 _LAUNCH_BOUND = 0.8
-"""Share of a call's time. A call whose kernels take a smaller share is launch-bound."""
+"""A call is launch-bound if its kernels take less than this share of its time."""
 
 
 def with_cures(base: Configuration, cures: Sequence[Cure]) -> Configuration:
-    """Returns a configuration with these cures, named after them."""
+    """Returns a copy of ``base`` with these cures, named ``BASE+CURE+CURE``."""
     name = "+".join((base.name, *(cure.name for cure in cures)))
     return msgspec.structs.replace(base, name=name, cures=tuple(cures))
 
 
 def with_switch(base: Configuration) -> Configuration:
-    """Returns a configuration with ``torch.backends.cudnn.benchmark`` on: cuDNN times its algorithms."""
+    """Returns a copy of ``base`` with ``torch.backends.cudnn.benchmark`` on: cuDNN times its algorithms."""
     switches = {**base.library_switches, CUDNN_BENCHMARK: True}
     return msgspec.structs.replace(base, name=f"{base.name}+cudnn-benchmark", library_switches=switches)
 
@@ -63,7 +63,7 @@ def _with_option(worker: Worker, name: str, option: str) -> Configuration:
 
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
-    """Returns the configuration ``FORCED`` if the default has layout optimization in the forward only; else nothing."""
+    """Returns the configuration ``FORCED`` if the default optimized layouts in the forward graph only; else nothing."""
     base = next((worker for worker in workers if worker.name == BASELINE), None)
     if base is None or not leaves_out_backward(base.trial.graphs) or any(worker.name == FORCED for worker in workers):
         return ()
@@ -73,9 +73,9 @@ def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
 
 def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
     """
-    Returns eager configurations that are still to be tried.
+    Returns eager configurations that have not been tried.
 
-    They have the memory formats of compiled configurations that ran as eager code, because nothing was compiled.
+    Each has the memory formats of a configuration that ran as eager code, because torch.compile compiled nothing.
     """
     tried = {_formats(worker.configuration) for worker in workers if worker.configuration.backend == "eager"}
     ran = {_formats(worker.configuration) for worker in workers if worker.is_ok and worker.trial.ran_as_eager}
@@ -85,9 +85,10 @@ def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
 
 def in_other_sizes(workers: Sequence[Worker], inputs: Sequence[InputTensor]) -> tuple[Configuration, ...]:
     """
-    Returns the default configuration with the other kind of sizes, if the inputs have symbolic sizes.
+    Returns the default configuration with numbers instead of symbols for sizes, or with symbols instead of numbers.
 
-    If its graphs have symbols for these sizes, the new configuration has numbers; otherwise it has symbols.
+    If the default's graphs have symbols for the inputs' symbolic sizes, the new configuration has numbers; otherwise it
+    has symbols. Without symbolic sizes, nothing is returned.
     """
     base = next((worker for worker in workers if worker.name == BASELINE and worker.trial.graphs), None)
     if base is None or not any(tensor.symbolic for tensor in inputs):
@@ -111,13 +112,13 @@ def single_cures(
     """
     Returns configurations with one cure each.
 
-    The fastest configuration, and then one that failed, are combined with each cure that may help them, until there are
-    ``MOST_CURES`` combinations. Two other configurations get the first of their cures only: the fastest that loses
-    channels-last to an operation, unless the fastest of all loses it; and the fastest without frozen weights, if the
-    fastest of all has frozen weights.
+    The fastest configuration is combined with each cure that may help it, and then a failed configuration with each of
+    its own cures: ``MOST_CURES`` combinations in all. Up to two more configurations get only the first of their cures.
+    One is the fastest that loses channels-last to an operation, unless the fastest of all loses it. The other is the
+    fastest without frozen weights, if the fastest of all has frozen weights.
 
     Args:
-        medians: Median ratio to the baseline by the name of the configuration; 1 for the baseline.
+        medians: Median ratio of each configuration by name: 1 for the baseline, above 1 for a faster configuration.
         bandwidth: The device's copy bandwidth in bytes per second, which limits the gain of a cure; None if unknown.
         answers: Codes of the rules whose cures are tried; None for all rules.
     """
@@ -134,7 +135,7 @@ def single_cures(
 
 
 def _cures_of(worker: Worker, bandwidth: float | None, answers: Collection[str] | None) -> list[Cure]:
-    """Returns the cures whose gain may be worth their compile, in the order of the bytes of the conversions."""
+    """Returns the cures whose gain may be worth a compile; the cures of the largest conversions come first."""
     seconds = worker.start.call_seconds if worker.start is not None else 0.0
     return [
         proposal.cure
@@ -145,16 +146,16 @@ def _cures_of(worker: Worker, bandwidth: float | None, answers: Collection[str] 
 
 
 def _loses_its_format(worker: Worker) -> bool:
-    """Whether an operation in the configuration undoes channels-last, and a cure for that was proposed."""
+    """Whether a cure was proposed against an operation that undoes channels-last."""
     return any(proposal.cure.answers == _LAYOUT_BREAKER for proposal in worker.proposals)
 
 
 def cures_together(workers: Sequence[Worker], medians: Mapping[str, float]) -> tuple[Configuration, ...]:
     """
-    Returns one configuration with all cures that helped; nothing if fewer than two helped.
+    Returns one configuration with all cures that helped; nothing if fewer than two cures helped.
 
-    The cures are added to the fastest configuration that was tried both with a cure and without. A cure helped if a
-    configuration with this cure was faster than that configuration without.
+    The base is the fastest configuration that was tried both without cures and with one. A cure helped if a
+    configuration with this cure was faster than the base. All cures that helped are added to the base.
     """
     cured = [worker for worker in _by_speed(workers, medians) if worker.configuration.cures]
     bases = {name_without_cures(worker.configuration) for worker in cured}
@@ -172,8 +173,8 @@ def on_a_gpu(
     """
     Returns the configurations that are tried on a GPU only.
 
-    They are the two fastest with ``torch.backends.cudnn.benchmark``, unless it is on already, and the fastest compiled
-    configuration with CUDA graphs, if it is launch-bound.
+    The two fastest configurations are tried with ``torch.backends.cudnn.benchmark``, unless it is on already. The
+    fastest compiled configuration is tried with CUDA graphs if it is launch-bound.
 
     Args:
         tries_all: Whether the fastest compiled configuration is also tried with Inductor's max-autotune.
@@ -198,11 +199,7 @@ def _is_launch_bound(worker: Worker) -> bool:
 
 
 def _failed_like(best: Worker, workers: Sequence[Worker]) -> list[Worker]:
-    """
-    Returns the first worker that failed and for which cures were proposed, or nothing.
-
-    A worker with the backend and the Inductor options of the best one is preferred, then one with its backend.
-    """
+    """Returns a failed worker with proposed cures, if any; preferably with the options or the backend of ``best``."""
     found = [worker for worker in workers if worker.trial.failure is not None and worker.proposals]
     like = [worker for worker in found if worker.configuration.backend == best.configuration.backend]
     same = [one for one in like if one.configuration.inductor_options == best.configuration.inductor_options]

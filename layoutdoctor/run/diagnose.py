@@ -1,9 +1,10 @@
 """
 ``diagnose()``: the steps of a diagnosis, from the model to the findings.
 
-A process loads the subject and runs it in eager mode. If an operation ran to which layouts may matter, a ``Run``
-compiles each configuration in its own worker, and times and profiles it. Then the recordings are examined and the rules
-run. The caller's process compiles nothing and runs no model, and the caller's objects stay as they are.
+One process loads the subject (a model with its inputs) and runs it in eager mode. If an operation ran to which layouts
+may matter, a ``Run`` compiles, times and profiles each configuration in its own worker process. Then the recordings are
+examined and the rules run. The caller's process compiles nothing and runs no model, and the caller's objects stay as
+they are.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ def diagnose(
             this GPU, and nothing is measured. None measures on the model's device.
         target: Another name of ``lower_for``.
         compile_kwargs: Arguments of ``torch.compile`` with which the model is compiled today: ``mode``, ``dynamic``,
-            ``fullgraph``, ``options``. They apply in every configuration, except to settings that the configuration
-            itself decides. None uses the arguments with which the given model was compiled, if it was.
-        package: Where the best ``.pt2`` package goes (for ``torch._inductor.aoti_load_package``). AOTInductor then
+            ``fullgraph``, ``options``. They apply in every configuration, but the configuration's own settings come
+            first. None uses the arguments with which the given model was compiled, if it was compiled.
+        package: File for the best ``.pt2`` package (for ``torch._inductor.aoti_load_package``). With it, AOTInductor
             compiles the configurations; torch.compile's default is measured beside them. Inference only.
-        budget_seconds: Time for rounds and starts. None takes the time of compiling, at least 10 s, at most 60 s.
+        budget_seconds: Time for rounds and starts. None takes the time of compiling, at least 10 s and at most 60 s.
         progress: Function that is called with a ``Progress`` at every step. None shows one line in a notebook or on a
             terminal and removes it at the end.
         timeout_seconds: The longest time that one configuration may take; None for half an hour, infinity for no limit.
@@ -130,7 +131,7 @@ def record_only(
     mode: Mode = "inference",
     configurations: Any = ASSERTED_CONFIGURATIONS,
 ) -> Diagnosis:
-    """Makes a diagnosis without times: conversions, kernels and decisions. Arguments and errors as in ``diagnose``."""
+    """Diagnoses conversions, kernels and decisions, and times nothing. Arguments and errors as in ``diagnose``."""
     if example_input is None:
         raise UsageError(
             "cannot diagnose a model without an example input: expected as the second argument a tensor, a tuple of "
@@ -192,7 +193,7 @@ def diagnose_request(
 
 
 def _keep_package(diagnosis: Diagnosis, folder: Path, file: Path) -> str:
-    """Copies the best package to the caller's file. Returns a note with its configuration, or why none was written."""
+    """Copies the best package to the caller's file. Returns a note: what the file holds, or why it was not written."""
     name = package_to_keep(diagnosis)
     if name is None:
         return f"{file.name} was not written: AOTInductor compiled no configuration with right outputs"
@@ -210,7 +211,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     if request.lower_for is not None:
         eager.end()  # no outputs are compared
     elif eager.on_gpu:
-        eager.wait()  # the workers need its memory
+        eager.wait()  # the workers need the GPU memory of this process
     host = eager.host
     if host.loaded.forks:
         watch.begin("loading the model")
@@ -236,7 +237,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
 
 
 def _not_tried(head: Head, request: Request) -> Sequence[Recording]:
-    """Returns empty recordings for a model without convolution: none of its configurations was compiled."""
+    """Returns a recording with status ``skipped`` for each configuration, because the model has no convolution."""
     subject = msgspec.structs.replace(head.subject, convolution_module_count=0)
     names = tuple(configuration.name for configuration in request.configurations)
     head = msgspec.structs.replace(head, subject=subject, configurations=names)

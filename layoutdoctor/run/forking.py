@@ -30,12 +30,12 @@ def serve_forks(
     Forks a process for each order that arrives, and reports each of these processes that ends.
 
     Args:
-        serve: The work of a forked process; called in it with the order and its own channel.
+        serve: Function that a forked process calls with the order and the process's own channel.
         before_fork: Function that this process calls before each fork.
         forked: Process ids of earlier forks, whose ends are reported too.
 
     Raises:
-        ClosedError: The caller's process has closed its end of the channel, or has ended.
+        ClosedError: The process at the other end of the channel has closed its end, or has ended.
     """
     gc.freeze()  # otherwise each garbage collection in a fork touches, and thereby copies, all objects of this process
     ours = set(forked)
@@ -70,10 +70,10 @@ def fork(
     """
     Forks a process that carries out an order and then ends; returns the id of the new process.
 
-    The other end of its own channel is sent to the caller's process; raises ``ClosedError`` if that process has ended.
+    Sends the other end of the new process's channel through ``channel``. Raises ``ClosedError`` if this fails.
 
     Args:
-        channel: Channel from this process to the caller's process; the new process closes it.
+        channel: Channel on which this process got the order; the new process closes it.
         descriptors: Further file descriptors that the new process closes.
     """
     ours, theirs = channel_pair()

@@ -51,10 +51,10 @@ MOST_STEPS = 5
 _MOST_SECONDS = 60.0
 _MOST_SECONDS_OF_STEPS = 300.0
 """
-Longest time of a recording in a block with steps; the limit above is for a block without steps.
+Longest time of a recording in a block with steps. In a block without steps, ``_MOST_SECONDS`` is the limit.
 
-The recording ends with the first step that ends after this time, because each recorded operation takes a kilobyte or
-two of memory.
+The recording ends with the step that exceeds the limit. The limit saves memory: each recorded operation takes a
+kilobyte or two.
 """
 
 _ROOM_BYTES = 4 << 30
@@ -82,12 +82,12 @@ _turn = threading.Lock()
 
 class Profile:
     """
-    A block of a program and its recording; ``print`` shows the report.
+    A ``with`` block of a program, and its recording; ``print`` shows the report.
 
     Attributes:
         step_count: Number of steps that have ended, recorded or not.
-        diagnosis: Diagnosis with one trial, ``recorded``: decisions, graphs and conversions of the code that was
-            compiled in the block, kernels of its steps, round trips and findings. It is made at the first access.
+        diagnosis: The diagnosis of the block, made at the first access. Its one trial, ``recorded``, has the graphs
+            that were compiled in the block, and the kernels, conversions and round trips of the recorded steps.
     """
 
     def __init__(self, steps: object = MOST_STEPS, name: str | None = None) -> None:
@@ -144,15 +144,15 @@ class Profile:
 
     @property
     def is_here(self) -> bool:
-        """Whether this code runs in the thread of the block, and not in a process forked within the block."""
+        """Whether the caller is in the thread of the block, and not in a process that was forked within the block."""
         return self._owner == (os.getpid(), threading.get_ident())
 
     def step(self) -> None:
         """
         Ends a step of the program, and begins the next one.
 
-        The first two steps warm up. Then the requested number of steps is recorded. Steps that compile do not count,
-        nor does the step after each of them. A call in another thread or process than the block's is only noted.
+        The first two steps warm up. Then the requested number of steps is recorded. A step that compiles does not
+        count, nor does the step after it. A call in another thread or process than the block's only adds a note.
         """
         elapsed = time.perf_counter() - self._began
         if not self._is_open or self._folder is None:
@@ -247,7 +247,7 @@ class Profile:
                 self._stop(is_kept=self.step_count > 0)
 
     def _on_collection(self, phase: str, _: object) -> None:
-        """Ends a recording without steps once its time is over; Python calls this at each garbage collection."""
+        """Ends the recording of a block without steps after its longest time; runs at each garbage collection."""
         is_due = phase == "stop" and self._recorder is not None and self.step_count == 0
         if is_due and self.is_here and self._is_late():
             with self._noting("the end of the recording"):
@@ -285,7 +285,7 @@ class Profile:
             failure = Failure(kind="profile", message="; ".join(dict.fromkeys(self._problems)) or _NOTHING)
             trial = msgspec.structs.replace(trial, status="failed", failure=failure)
         environment = observed_environment(device or "cpu", triton=triton_version(), command=None)
-        if iterations and graphs and _has_room(device or "cpu"):  # parts of a kernel get times by their bytes
+        if iterations and graphs and _has_room(device or "cpu"):  # the bandwidth gives times to parts of kernels
             bandwidth = measure_copy_bandwidth(device or "cpu")
             environment = msgspec.structs.replace(environment, copy_bandwidth_bytes_per_second=bandwidth)
         notes = (*self._step_notes(), *dict.fromkeys((*self._notes, *self._problems)))
@@ -358,7 +358,7 @@ class Profile:
         """
         Numbers for a logger by name; a number that was not recorded is left out.
 
-        Numbers of one step: ``step_seconds`` (median of the steps after the recorded ones),
+        Numbers of one step: ``step_seconds`` (median of the steps after the recorded steps),
         ``kernel_seconds_per_step``, ``conversion_count_per_step``, ``conversion_seconds_per_step``,
         ``conversion_mib_per_step``, ``round_trip_count``, ``round_trip_seconds_per_step``. Others:
         ``recorded_step_count``, ``conversion_share`` (share of the kernels' time), ``finding_count``.

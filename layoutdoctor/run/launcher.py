@@ -1,9 +1,10 @@
 """
 The launcher: a process that imports torch and Inductor once, and forks a host for each subject.
 
-A host loads its subject and forks a worker for each configuration. Launcher and host run no parallel region and start
-no thread, because a process with threads cannot safely be forked. If loading the subject starts threads or uses CUDA,
-the host reports it. Then the launcher forks each worker, and the worker loads the subject itself.
+A host loads its subject (a model with its inputs) and forks a worker for each configuration. Launcher and host run no
+parallel region and start no thread, because a process with threads cannot safely be forked. If loading the subject
+starts threads or uses CUDA, the host reports this. Then the launcher forks each worker, and the worker loads the
+subject itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LOOK_SECONDS = 0.2
 
 def main(words: Sequence[str]) -> NoReturn:
     """
-    Serves the process that started this one until that process closes its end of the socket.
+    Serves the parent process until the parent closes its end of the socket.
 
     Args:
         words: File descriptor of the socket, and the folder for temporary files.
@@ -94,7 +95,7 @@ def _import_torch(directory: Path) -> None:
 
 def _prepare(channel: Channel) -> list[int]:
     """
-    Forks the process for eager mode if its order comes soon, and prepares the compiler while that process runs.
+    Waits a moment for the order to load, forks a process for it, and prepares the compiler while the fork runs.
 
     Returns:
         A list with the process id of the fork; empty if no order came in time.
@@ -126,7 +127,7 @@ class _OverdueError(BaseException):
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """A block that is left when a time is over, as with a compiler that never ends, or soon after the parent ends."""
+    """A block that is left after ``seconds``, and soon after the parent ends: a compiler may run forever."""
     parent, end = os.getppid(), time.monotonic() + seconds
 
     def give_up(number: int, frame: object) -> None:
@@ -154,8 +155,8 @@ def _host(order: Order, channel: Channel) -> None:
     """
     Loads the subject and carries out the order.
 
-    If the order has a configuration, this process is a worker. Otherwise it describes the subject, and then runs it in
-    eager mode or, if it can safely be forked, forks workers.
+    If the order has a configuration, this process is a worker. Otherwise it sends a description of the subject. Then it
+    either runs the subject in eager mode for the reference, or, if it can safely be forked, it forks workers.
     """
     from layoutdoctor.run.work import as_trained, describe_loaded, leave_gpus_alone, run_in_eager_mode, work_on
 

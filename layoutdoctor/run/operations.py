@@ -27,7 +27,7 @@ _REORDER = ("permute", "transpose", "movedim", "swapaxes", "as_strided")
 
 class Operations(TorchDispatchMode):
     """
-    Watches whether operations run to which layouts may matter, and how operations use the inputs.
+    Watches operations: whether layouts may matter to any of them, and how they use the inputs.
 
     Attributes:
         may_convolve: Whether one of these ran: a convolution, an operation on images whose code depends on the memory
@@ -77,7 +77,7 @@ class Operations(TorchDispatchMode):
         reads_images = on_images or "conv" in name
         self.may_convolve |= not is_own or reads_images
         result = function(*args, **(kwargs or {}))
-        if not is_own:  # it may read any of its tensors as images
+        if not is_own:  # an operation outside ATen may read any of its tensors as images
             for tensor in pytree.tree_leaves((args, kwargs or {})):
                 self._read(tensor)
         elif reads_images:
@@ -87,7 +87,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def _read(self, tensor: object) -> None:
-        """Notes that an operation reads a tensor as images, and with it the inputs whose images or frames it holds."""
+        """Notes that an operation reads a tensor as images, for each input whose images or frames the tensor holds."""
         if isinstance(tensor, torch.Tensor) and tensor in self._made_of:
             numbers, use = self._made_of[tensor]
             for number in numbers:
@@ -111,13 +111,13 @@ class Operations(TorchDispatchMode):
 
 
 def _are_images(images: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether a tensor holds the same images in another form, or another number of them, as after a slice or a cat."""
+    """Whether ``made`` can hold images of ``images``: the batch size, or else the size of an image, is unchanged."""
     same_batch, same_size = images.shape[:1] == made.shape[:1], images.shape[1:] == made.shape[1:]
     return images.dim() == made.dim() and (same_batch or same_size)
 
 
 def _are_frames(clip: torch.Tensor, made: torch.Tensor) -> bool:
-    """Whether a tensor holds frames of a clip ``[B, T, C, H, W]``: all, those of one entry, or one of each entry."""
+    """Whether ``made`` can hold frames of a clip ``[B, T, C, H, W]``: it is ``[N, C, H, W]``, N being B * T, B or T."""
     if clip.dim() != _CLIP_RANK or made.dim() != _IMAGE_RANK or clip.shape[2:] != made.shape[1:]:
         return False
     return made.shape[0] in (clip.shape[0] * clip.shape[1], clip.shape[0], clip.shape[1])

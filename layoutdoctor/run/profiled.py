@@ -1,4 +1,4 @@
-"""Runs a script under ``profile()``. A step is one of its optimizer, or a call of the named or busiest module."""
+"""Runs a script under ``profile()``. Each step is a step of the script's optimizer, or a call of one of its modules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def profiled(script: Path, arguments: Sequence[str], asked: Asked, path: str | N
     Runs a script, records some of its steps, and saves the recording in a file.
 
     Args:
-        path: The module whose calls are steps; None for the optimizer's steps, or the calls of the busiest module.
+        path: The module whose calls are steps, such as ``model.encoder``. None takes the steps of the optimizer or,
+            without an optimizer, the calls of the module that takes the longest time.
         directory: Folder for the recording.
 
     Raises:

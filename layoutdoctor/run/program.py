@@ -78,7 +78,7 @@ def leave(outcome: Outcome, directory: Path) -> NoReturn:
     """Writes the outcome, calls what the script has registered with ``atexit``, and ends the process."""
     outcome.write(directory)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the script may have closed it
+        with contextlib.suppress(Exception):  # the script may have closed the stream
             stream.flush()
     with contextlib.suppress(BaseException):  # the script may have registered the removal of temporary folders
         atexit._run_exitfuncs()
@@ -188,7 +188,7 @@ class _Program:
         """
         Saves the module with the inputs of a call, unless a call of the same kind was saved before.
 
-        When no more calls are wanted or can be saved, an exception ends the script, so that it can close its files.
+        When no more calls are wanted or can be saved, an exception ends the script, which can still close its files.
         """
         self._calls_left -= 1
         try:
@@ -234,7 +234,7 @@ class _Program:
         """
         Finds the script's name for a module, and for the modules around and inside it.
 
-        Of several names, one from a scope without any ``self.`` name comes first, then one from an outer function.
+        If there are several names, scopes without any ``self.`` name come first, and outer functions before inner ones.
         """
         if id(module) in self._looked_for:
             return
@@ -280,14 +280,14 @@ class _Program:
 
 
 def modules_called(path: str) -> Iterator[Any]:
-    """Yields the values of a path such as ``pipe.vae.decoder`` in the running functions, the innermost first."""
+    """Yields the values of a path such as ``pipe.vae.decoder`` in the running functions, the innermost one first."""
     root, *rest = path.split(".")
     for names in _scopes(lambda frame: _knows(frame, root)):
         yield functools.reduce(_part_of, rest, names.get(root))
 
 
 def _scopes(is_wanted: Callable[[FrameType], bool]) -> Iterator[Names]:
-    """Yields the local and global names of the user's running functions, the innermost first, then of the script."""
+    """Yields local and global names of each running function of the user, the innermost first; last, the script's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename) and is_wanted(frame):
@@ -313,7 +313,7 @@ def _part_of(value: Any, name: str) -> Any:
 
 
 def _modules_of(names: Names) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the modules with these names or in attributes of objects with these names, and the modules inside them."""
+    """Yields path and module: for modules among the values and their attributes, and for all modules inside them."""
     for name, value in list(names.items()):
         around = [(name, value)]
         if not isinstance(value, (nn.Module, type)):

@@ -64,10 +64,10 @@ def compare(old: Diagnosis | str | Path, new: Diagnosis | str | Path) -> TraceCo
 
     Returns:
         A ``TraceComparison`` of two traces, else a ``ModelComparison``; ``print`` shows its report.
-        ``regression.losses`` lists what became worse; ``regression.not_judged`` is the reason if that is not known.
+        ``regression.losses`` lists each loss. If losses could not be judged, ``regression.not_judged`` is the reason.
 
     Raises:
-        UsageError: The two are of different kinds: a recorded trace, a log of ``TORCH_TRACE``, a diagnosis of a model.
+        UsageError: The kinds differ: a recorded trace, a log of ``TORCH_TRACE``, or a diagnosis of a model.
         RecordError: A file cannot be read, or is not a diagnosis.
         TraceError: A file is not a trace.
     """

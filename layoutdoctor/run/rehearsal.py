@@ -83,7 +83,7 @@ def run_without_values(subject: LoadedSubject, mode: Mode, watch: Watching = lam
         watch: Function that wraps the model's call; the wrapper is called instead.
 
     Returns:
-        A result without tensors; None if the model fails without values.
+        A result without tensors; None if the model fails on fake tensors.
     """
     fresh = _fresh(subject)
     with contextlib.suppress(Exception, SystemExit), fake_tensors():
@@ -139,7 +139,7 @@ def _describe_argument(value: Any) -> str:
 
 
 def _place(error: BaseException, source: str | None) -> str:
-    """Returns the innermost line of the user's code and the innermost module of a traceback, in parentheses, if any."""
+    """Returns where the model raised, such as `` (net.py:12, module encoder.0 (Conv2d))``; empty if not known."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == source]
     if not own:
@@ -162,15 +162,16 @@ def _module_of(error: BaseException) -> str | None:
 
 def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Reference:
     """
-    Computes the reference for outputs and gradients; takes the tensors out of ``first``, to save memory.
+    Computes the reference for outputs and gradients. Takes the tensors out of ``first``, to save memory.
 
-    The model runs in eager mode with another seed, to see whether it is random; if not, then in a more exact dtype. The
-    exact dtype is float64. On an NVIDIA GPU it is float32 without TF32 if the model computes in half precision or may
-    use TF32, or if the GPU computes float64 slowly. The first eager run is the reference if the model is random,
-    computes in the exact dtype already, or fails or gives other outputs in the exact dtype.
+    A second eager run with another seed shows whether the model is random. A model that is not random runs once more in
+    a more exact dtype, and this run is the reference. The exact dtype is float64. On an NVIDIA GPU it is float32
+    without TF32 if the GPU computes float64 slowly, or if the model computes in half precision or may use TF32. Without
+    a more exact run, the first eager run is the reference: for a random model, for a model that computes in the exact
+    dtype already, and if the exact run fails or its outputs have other shapes.
 
     Raises:
-        SubjectError: The model raised with another seed, though its first run did not.
+        SubjectError: The model raised in the run with another seed.
     """
     eager = first.tensors
     with running_eagerly(subject):
@@ -193,11 +194,11 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
             if shortage is not None:
                 notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
     has_yardstick = exact is not None
-    if exact is None:  # another dtype draws other random numbers
+    if exact is None:  # also for a random model: another dtype would draw other numbers
         release_memory()
         of_outputs = [*made, *(part.dtype for part in eager.values())]
         name, exact = f"eager {str(of_outputs[0]).removeprefix('torch.')}", dict(eager)
-    # One by one, and each is released at once, so that memory does not hold all of them twice.
+    # Each tensor is released as soon as it is compared, so that memory does not hold all tensors twice.
     compared = {key: reference_tensor(key, exact.pop(key), eager.pop(key)) for key in list(eager)}
     return Reference(name, compared, first.output_layouts, tf32, random, problem, notes, has_yardstick)
 
@@ -240,7 +241,7 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
 
 @contextlib.contextmanager
 def _without_autocast() -> Iterator[None]:
-    """A block in which autocast is disabled, even if the model enters it: autocast would cast float32 operations."""
+    """A block in which autocast is off, even if the model enters autocast, which would make its results less exact."""
     enter = torch.autocast.__enter__
 
     def enter_disabled(self: torch.autocast) -> Any:
@@ -265,7 +266,7 @@ def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:
-    """Copies the model, so that each run starts from the loaded state; keeps a model that cannot be copied."""
+    """Copies the model, so that each run starts from the loaded state. A model that cannot be copied is used itself."""
     with contextlib.suppress(SubjectError):
         return replace(subject, model=copy_model(subject.model))
     return subject

@@ -54,20 +54,20 @@ _LEAST_BUDGET_SECONDS = 10.0
 _MOST_BUDGET_SECONDS = 60.0
 _ROUNDS_SHARE = 0.5
 _STANDING_SHARE = 0.15
-"""Share of the budget for further starts of the configurations that contradict the advice after the first starts."""
+"""Share of the budget for a second group of starts: of configurations that may beat the one recommended so far."""
 _FIRST_TABLE, _FIRST_TABLE_SECONDS = 3, 1.0
 _USUAL_ROUNDS, _USUAL_STARTS = 12, 4
 
 
 class Eager:
     """
-    The process that runs the model in eager mode: first to see whether the model runs, then for the reference.
+    A process that runs the model in eager mode: first to see whether the model runs, then to compute the reference.
 
     Attributes:
-        reference: File of the reference; None if it could not be computed.
-        may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
-        input_uses: Use of each tensor of the example input.
-        room: Number of processes like this one that fit into the GPU's memory; 0 on a CPU, or if it is not known.
+        reference: File of the outputs with which all others are compared; None if they could not be computed.
+        may_convolve: Whether the model ran an operation to which layouts may matter, such as a convolution.
+        input_uses: Use of each tensor of the example input, such as ``images``.
+        room: Number of processes like this one that fit into the GPU's memory at once; 0 on a CPU, or if not known.
         host: Connection to the process.
         head: The facts that all recordings of the diagnosis share.
 
@@ -112,7 +112,7 @@ class Eager:
         self._note(ran.notes)
 
     def wait(self) -> None:
-        """Waits for the reference, which is None if its process is lost, or if the model fails in a second run."""
+        """Waits for the reference. If the process ends early or the model fails in it, ``reference`` becomes None."""
         if self._is_waited_for:
             return
         self._is_waited_for = True
@@ -136,7 +136,7 @@ class Eager:
 
 class Run:
     """
-    A diagnosis under way, after the first eager run.
+    The main part of a diagnosis, after the first eager run: compiling, timing and profiling all configurations.
 
     Attributes:
         workers: One worker for each configuration, in the order of the report.
@@ -154,7 +154,7 @@ class Run:
         self._bandwidth: float | None = None
 
     def go(self) -> None:
-        """Does the work, from the first compile to the last profile; for a GPU that is not here, only lowers."""
+        """Compiles, times and profiles the configurations. For a GPU that this machine lacks, only lowers them."""
         self._try(self._request.configurations)
         if self._is_static:
             self._try_more(in_other_sizes(self.workers, self._host.loaded.subject.inputs))
@@ -172,7 +172,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------ configurations
     def _try(self, configurations: Sequence[Configuration]) -> None:
-        """Compiles configurations, and times them beside the baseline and the fastest one so far."""
+        """Compiles configurations, and times them beside the baseline and the fastest configuration so far."""
         new = [self._worker(one) for one in configurations]
         self.workers += new
         left = list(new)
@@ -216,9 +216,9 @@ class Run:
 
     def _batch(self, left: Sequence[Worker]) -> list[Worker]:
         """
-        Selects the workers that run next: on a CPU all of them.
+        Selects the workers that run next: on a CPU, all workers.
 
-        On a GPU it selects as many as fit into memory at once, with the baseline, which comes first.
+        On a GPU, it selects as many as fit into memory beside the baseline. The baseline itself is selected first.
         """
         if not self._on_gpu:
             return list(left)
@@ -228,9 +228,9 @@ class Run:
 
     def _short_of_memory(self, batch: Sequence[Worker]) -> list[Worker]:
         """
-        Makes new workers for the workers that ran out of memory beside others.
+        Replaces the workers that ran out of memory beside other workers, and returns the new workers.
 
-        If the baseline did, all workers of the batch are new. From then on, workers run one at a time.
+        If the baseline ran out of memory, the whole batch is replaced. From then on, workers run one at a time.
         """
         failures = {worker: worker.trial.failure for worker in batch}
         short = [
@@ -245,7 +245,7 @@ class Run:
         return list(again.values())
 
     def _release(self, workers: Sequence[Worker]) -> None:
-        """Profiles and ends workers, because others need their memory; the baseline's processes stay."""
+        """Profiles and ends workers, because the next workers need their memory. The baseline's processes stay."""
         baseline = baseline_of(self.workers)
         for worker in workers:
             if worker is not baseline and worker.start is not None:
@@ -265,7 +265,7 @@ class Run:
             self._show_first_table(ready, running)
 
     def _show_first_table(self, ready: Sequence[Worker], running: Sequence[Worker]) -> None:
-        """Shows provisional times; workers that compile are stopped meanwhile."""
+        """Shows provisional times of the ready workers. The workers that still compile are stopped meanwhile."""
         self._eager.wait()
         with stopped(running):
             self._open(ready)
@@ -299,7 +299,6 @@ class Run:
         return usual if self._request.budget_seconds is None else self._request.budget_seconds
 
     def _derive(self) -> None:
-        """Tries configurations that are derived from the timed ones."""
         self._measure_bandwidth()
         if self._request.derives == "matrix_products":
             self._try_more(single_cures(self.workers, self._medians(), self._bandwidth, (MATRIX_PRODUCT_RULE,)))
@@ -323,9 +322,9 @@ class Run:
 
     def _start_again(self) -> None:
         """
-        In further starts, times configurations that could be recommended, until no other one contradicts the advice.
+        Times the best configurations in further starts, until no other configuration could be better.
 
-        If it is then open which of two configurations is recommended, both are started again.
+        If it is then still open which of two configurations to recommend, both are started again.
         """
         baseline = baseline_of(self.workers)
         if baseline is None:

@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 12
 _TARGET = "target"
-"""``Failure.kind`` of a failure to lower for a GPU that this machine lacks."""
+"""The ``Failure.kind`` of a failure to lower for a GPU that this machine lacks."""
 _WARM_UP_CALLS = 5
 _WARM_UP_SECONDS = 0.3
 _SETTLE_SECONDS = 0.005
 """
 Time for untimed calls before a turn, because the first call after the turns of other configurations is slower.
 
-A first call of 8 ms is slower by 10 %, one of 15 ms by 0 %.
+A first call of 8 ms is slower by 10 %, a call of 15 ms by 0 %.
 """
 _LONG_CALL_SECONDS = 0.25
 """Calls of at least this length need no untimed call before a turn."""
@@ -73,7 +73,7 @@ class TrialWork:
     The work on one configuration of a subject, in its own process.
 
     Attributes:
-        stage: The present stage, in the words of ``Failure.kind``.
+        stage: The present stage, one of the words of ``Failure.kind``, such as ``compile``.
         step: One iteration of the prepared model.
 
     Args:
@@ -115,9 +115,9 @@ class TrialWork:
 
     def compile(self) -> Compiled:
         """
-        Makes the first calls, under capture if compiled; with a target, only lowers the graphs.
+        Makes the first calls, and captures the work of torch.compile. With a target, only lowers the graphs.
 
-        Without a target, training runs only the forward, so that forks of this process can still run a backward.
+        In training, these calls run only the forward, because forks of a process that ran a backward cannot run one.
         Raises any exception of the model or torch, and ``LayoutDoctorError`` without a C++ compiler.
         """
         step = self.step
@@ -203,7 +203,7 @@ class TrialWork:
         return Failed(failure=failure, proposals=self._proposals(self._capture.graphs, failure))
 
     def _proposals(self, graphs: Sequence[Graph], failure: Failure | None = None) -> tuple[Proposal, ...]:
-        """Returns the cures that may help; none for a function, before preparation, or if there are cures already."""
+        """Returns cures that may help; none for a function, before preparation, or if the configuration has cures."""
         module = self._subject.model
         if self.stage == "prepare" or not isinstance(module, torch.nn.Module) or self._configuration.cures:
             return ()
@@ -216,7 +216,7 @@ class TrialWork:
         """
         Compares outputs and gradients of the first whole iteration with the reference, and completes the graphs.
 
-        The backward graph, and in eager mode the graph of an iteration's operations, are recorded only here.
+        Only this method records the backward graph and, in eager mode, the graph of an iteration's operations.
 
         Args:
             path: File of the reference; None compares nothing.
@@ -282,7 +282,7 @@ class TrialWork:
         return choose_timer(step.device)(step, calls)
 
     def profile(self, calls: int, trace_file: str | None) -> Profiled:
-        """Times calls of a warm start, then records an iteration with the profiler; a failure loses no other result."""
+        """Times calls if the start is warm, and then profiles an iteration; if this fails, returns the reason."""
         step = self.step
         self.stage = "profile"
         with global_settings(self._configuration):
@@ -318,7 +318,7 @@ def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
     """
     target = lowering.target
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
-    # The lowering comes first, so that the capture's hooks wrap the functions that the lowering shortens.
+    # The lowering comes first, so that the capture's hooks wrap the lowering's functions.
     with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture(step.module) as capture:
         (step if lowering.needs_values else step.run_without_values)()
     trial = msgspec.structs.replace(
@@ -360,7 +360,7 @@ def failure_of(error: BaseException, stage: str) -> Failure:
 
 
 _REFUSED_VIEW = ("view size is not compatible", "Cannot view a tensor with shape")
-"""Words of the errors of ``.view`` in ATen and in the Python reference that torch.compile traces; torch 2.7 to 2.13."""
+"""Parts of ``.view``'s errors in ATen, and in the Python reference that torch.compile traces; torch 2.7 to 2.13."""
 
 
 _COMPILER_ERROR = re.compile(r"(?<=: )(fatal )?error: .+")
@@ -370,7 +370,7 @@ def in_words(error: BaseException) -> str:
     """
     Describes an exception in one line.
 
-    An explanation by dynamo or a C++ compiler in a later line of the text is added, as is advice for a known cause.
+    An explanation by dynamo or a C++ compiler, and advice for a known cause, follow the first line of the error's text.
     """
     shortage = out_of_memory(error)
     if shortage is not None:
@@ -399,9 +399,9 @@ def fingerprint(value: Hashable) -> str:
 
 def code_key(step: Step, trial: Observed) -> str | None:
     """
-    Returns a key that is equal for equal generated code on equal layouts; None if not all of the code is known.
+    Returns a key of the generated code and its layouts; None if some of the code is not known.
 
-    Options that do not show in the generated code, such as CUDA graphs, are part of the key.
+    Configurations with equal keys run equal code. Options outside the code, such as CUDA graphs, are part of the key.
     """
     codes = tuple(graph.code_fingerprint for graph in trial.graphs)
     if not codes or None in codes or trial.graph_break_reasons:
@@ -411,7 +411,7 @@ def code_key(step: Step, trial: Observed) -> str | None:
 
 
 def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:
-    """Finds the parameters whose gradients have other strides than the parameters."""
+    """Finds each parameter whose gradient has other strides than the parameter."""
     gradients = step.results().gradients
     named = step.module.named_parameters() if step.module is not None else ()
     found: list[GradientLayout] = []

@@ -16,7 +16,7 @@ from layoutdoctor.workers.messages import Progress
 if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Recording
 
-# Percentage of the whole run at which each stage ends, for usual models; a stage begins at the end of the stage before.
+# Percentage of a diagnosis at which each stage ends, for usual models; a stage begins at the end of the stage before.
 _ENDS = {
     "loading the model": 15,
     "running the model in eager mode": 16,
@@ -41,14 +41,14 @@ class Watch:
     Shows progress and results, and keeps the time of each stage.
 
     Attributes:
-        latest: Recordings so far.
+        latest: The recordings that were shown last.
         loaded_files: The user's source files that the subject has imported.
 
     Args:
         progress: Function that is called at every step.
         on_more: Function that ``show`` calls after it has changed ``latest``.
         on_table: Function that is called with the recordings of a first table, whose times are provisional.
-        lost: Recordings of configurations that failed in an earlier run and are not tried again; shown with the others.
+        lost: Recordings of configurations that failed before the diagnosis was resumed; shown, but not tried again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Watch:
         self.progress(Progress(stage=stage, done=int(self._percent), left_seconds=left))
 
     def provisional(self, recordings: Sequence[Recording]) -> None:
-        """Shows a first table, of the recordings that have times."""
+        """Shows a first table with the recordings that have times."""
         self._on_table([one for one in recordings if one.trial.measurement is not None])
 
     def show(self, recordings: Sequence[Recording]) -> None:
@@ -122,9 +122,10 @@ class Watch:
 @contextlib.contextmanager
 def showing(progress: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
     """
-    A block with a progress function: the caller's function if there is one.
+    A block with a progress function: the caller's own function ``progress`` if it is not None.
 
-    Otherwise the function writes a line in a notebook or on a terminal until the end of the block; elsewhere, nothing.
+    Otherwise the function writes one line in a notebook or on a terminal, which is removed after the block. Without
+    both, the function does nothing.
     """
     write = None if progress is not None else _in_a_notebook() or _on_a_terminal()
     if write is None:
@@ -150,7 +151,6 @@ def _on_a_terminal() -> Callable[[str], None] | None:
 
 
 def _in_a_notebook() -> Callable[[str], None] | None:
-    """Returns a function that writes into a display of the notebook's cell; None outside a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or not hasattr(shell, "kernel"):
         return None

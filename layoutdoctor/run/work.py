@@ -1,4 +1,4 @@
-"""The work of processes that have loaded the subject: running it in eager mode, and the work of a worker."""
+"""The work of processes that have loaded a model with its inputs: running it in eager mode, or being a worker."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _loaded_files() -> tuple[str, ...]:
 
 
 def as_trained(subject: LoadedSubject, request: Request) -> LoadedSubject:
-    """Returns the subject; in training mode, at least one of its tensors requires gradients."""
+    """Returns the subject. In training mode, its inputs are made to require gradients if none of its tensors does."""
     return with_something_to_train(subject) if request.mode == "training" else subject
 
 
@@ -153,16 +153,16 @@ def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Su
 
 
 _threads = torch.get_num_threads()
-"""Number of threads for the model, by the user's request or code, or torch's own before the launcher set it to one."""
+"""Number of threads for the model: set by the user, or torch's own number before the launcher set it to one."""
 
 
 @contextlib.contextmanager
 def noting_threads() -> Iterator[Callable[[int], None]]:
     """
-    A block that loads a subject. Numbers of threads that the subject's code sets take effect only when the model runs.
+    A block in which ``torch.set_num_threads`` only notes a number. The number takes effect when the model runs.
 
     Yields:
-        A function that notes another number of threads.
+        A function that notes a number of threads.
     """
     get_threads, set_threads = torch.get_num_threads, torch.set_num_threads
 
@@ -231,14 +231,14 @@ def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, chann
 
 
 class _Worker:
-    """Carries out the orders for one configuration, from its preparation to the last turn of its starts."""
+    """Carries out orders: to compile a configuration and, in its starts (processes that are timed), to time it."""
 
     def __init__(self, work: TrialWork, channel: Channel) -> None:
         self._work, self._channel = work, channel
 
     def run(self, *, is_again: bool) -> None:
         """
-        Prepares and compiles the configuration, then forks starts, or is a start itself if forking is unsafe.
+        Prepares and compiles the configuration. Then forks starts, or is a start itself if it cannot safely be forked.
 
         Args:
             is_again: Whether another worker has compiled the configuration before. Then nothing is captured, and this
@@ -309,7 +309,7 @@ class _Worker:
                 raise TypeError(f"cannot carry out {type(order).__name__}")
 
     def _answer(self, do: Callable[[], T]) -> T:
-        """Returns the result of a function. If the model raises in it, sends the failure and ends the process."""
+        """Returns the result of a function. If the function raises, sends the failure and raises ``ClosedError``."""
         try:
             return do()
         except ClosedError:

@@ -1,7 +1,7 @@
 """
 Seeds random numbers, and copies torch's switches and settings from the caller's process to a worker.
 
-Names that this torch lacks are skipped.
+Switches that this version of torch lacks are skipped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 
-# Names of pairs ``torch._C._get_NAME`` (without arguments) and ``torch._C._set_NAME``; torch 2.7 to 2.13. The setters
-# of torch.backends call them, but refuse if a program has frozen the flags.
+# Names of pairs ``torch._C._get_NAME`` (without arguments) and ``torch._C._set_NAME``; torch 2.7 to 2.13. The public
+# setters of torch.backends are not used, because they refuse if a program has frozen the flags.
 _SWITCHES = (
     "cpu_allow_fp16_reduced_precision_reduction",
     "cublas_allow_bf16_reduced_precision_reduction",
@@ -56,7 +56,7 @@ _OTHER_SWITCHES = (
     ("_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
     ("_get_blas_preferred_backend", "_set_blas_preferred_backend"),
 )
-# ``torch.backends.*.fp32_precision``. General settings come first: a setting without a value returns the general one.
+# ``torch.backends.*.fp32_precision``. General settings come first: a setting without a value returns the general value.
 _PRECISIONS = (
     ("generic", "all"),
     ("cuda", "all"),
@@ -69,7 +69,7 @@ SWITCH_NAMES = {"cudnn.benchmark": "cudnn_benchmark"}
 
 def seed_all(seed: int) -> None:
     """
-    Seeds torch, Python, and numpy if imported, in layoutdoctor's own processes; a GPU is seeded when it is first used.
+    Seeds torch, Python and, if imported, numpy; only for layoutdoctor's own processes. A GPU is seeded on first use.
 
     Args:
         seed: From 0 to 2**32 - 1.
@@ -104,7 +104,7 @@ def switched(switches: Mapping[str, bool]) -> Iterator[None]:
 
 def hooks_on_all_modules() -> bool:
     """
-    Whether hooks are registered that all modules of this process call.
+    Whether global hooks are registered, which every module of this process calls.
 
     Source:
         ``torch/nn/modules/module.py``, torch 2.7 to 2.14.
@@ -148,7 +148,7 @@ def _determinism() -> tuple[bool, bool]:
 
 
 def _read(switch: Switch) -> Any:
-    """Reads a switch; None if torch refuses, because old and new settings of precision are mixed."""
+    """Reads a switch; None if torch refuses because a program mixed old and new settings of precision."""
     try:
         return switch[0]()
     except Exception:
@@ -174,7 +174,7 @@ def same_environment() -> Iterator[None]:
 
 def current_settings() -> Settings:
     """
-    Reads settings of this process and thread, such as ``sys.path``, default device, autocast and those of compilers.
+    Reads the settings of this process and thread: ``sys.path``, default device, autocast, compilers and others.
 
     Settings of torch's config modules (Inductor, Dynamo, AOTAutograd, ...) are included only if they differ from their
     defaults. Modes other than default device and autocast, such as a ``TorchFunctionMode``, are not included.
@@ -182,7 +182,7 @@ def current_settings() -> Settings:
     Source:
         ``_is_default``, torch/utils/_config_module.py, torch 2.7 to 2.15.
     """
-    # The three that a compile reads: imported now, because a model may change a setting before its first compile.
+    # A compile reads these modules. They are imported now: a model may change a setting before its first compile.
     with same_environment():  # the imports make a cache folder and set a variable to its path
         import torch._dynamo.config
         import torch._functorch.config
@@ -208,10 +208,10 @@ def current_settings() -> Settings:
 
 
 def apply_settings(settings: Settings) -> None:
-    """Applies the settings of another process with the same torch; only for processes of layoutdoctor's own."""
+    """Applies the settings of another process with the same torch. Only layoutdoctor's own processes may do this."""
     sys.path[:] = settings["path"]
     sys.setrecursionlimit(max(settings["recursion limit"], sys.getrecursionlimit()))
-    # A model's hooks keep their ids in this process; a new hook with such an id would replace the model's.
+    # A model's hooks keep their ids in this process; a new hook with such an id would replace the model's hook.
     RemovableHandle.next_id = max(settings["hooks"], RemovableHandle.next_id)
     if settings["device"] != torch.get_default_device():
         torch.set_default_device(settings["device"])

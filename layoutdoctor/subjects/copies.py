@@ -42,7 +42,7 @@ def layout_of_tensor(tensor: torch.Tensor) -> Layout:
 
 
 def clone_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to a new leaf; a plain strided one keeps its strides, even if elements overlap or have gaps."""
+    """Copies a tensor to a new leaf. A plain strided tensor keeps its strides, also if it is expanded or sliced."""
     source = tensor.detach()
     if type(source) is torch.Tensor and source.layout == torch.strided and not source.is_quantized and source.numel():
         source = source.resolve_conj().resolve_neg()
@@ -65,8 +65,8 @@ def in_format(tensor: torch.Tensor, choice: FormatChoice | None) -> torch.Tensor
     """
     if choice in (None, "preserve") or tensor.layout != torch.strided:
         return tensor
-    # Not ``contiguous``, which does not change the strides of a 1x1 weight, because the weight satisfies both formats.
-    # Torch then takes the weight as contiguous, while ``model.to(memory_format=...)`` makes it channels_last.
+    # ``to``, which ``model.to(memory_format=...)`` also uses. A 1x1 weight satisfies both formats, so that
+    # ``contiguous(memory_format=...)`` would not change its strides, and torch would still take it as contiguous.
     if choice == "contiguous":
         return tensor.to(memory_format=torch.contiguous_format)
     if tensor.dim() in CHANNELS_LAST:
@@ -123,7 +123,7 @@ def copy_inputs(
     is not copied.
 
     Args:
-        tensors_only: Whether all other objects stay the same, so that compiled code need not be compiled again.
+        tensors_only: Whether only tensors are copied. Other objects stay the same, so that nothing is compiled again.
     """
     copied: dict[int, Any] = {}
 
@@ -181,7 +181,7 @@ def copy_model(model: M) -> M:
     parameters of a copied module have no gradients.
 
     Raises:
-        SubjectError: Python cannot copy the model, or the copy requires other gradients or uses the original.
+        SubjectError: Python cannot copy the model, or the copy is wrong: it requires other gradients or uses the model.
     """
     kept = (value for _, value in reached(model) if isinstance(value, torch.Tensor) and not value.is_leaf)
     name = getattr(model, "__name__", type(model).__name__)

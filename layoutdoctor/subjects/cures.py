@@ -1,4 +1,4 @@
-"""The cures: changes of a model, by public functions of torch, that may make it faster; and when to propose each."""
+"""The cures: changes of a model that may make it faster, by public functions of torch. Proposes and applies them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COPIED_BYTES = 8
 _LONGEST_TEXT = 90
 _LINES_NAMED = 3
 _IN_ALL_RANKS = {"format": "torch.channels_last if output.dim() == 4 else torch.channels_last_3d", "edit": ""}
-"""Words for the braces in lines that are run: they fit all ranks. A reader's lines have words for the model's rank."""
+"""Texts for ``{format}`` and ``{edit}`` in lines that are run: they fit all ranks. Pasted lines fit one rank."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Seen:
     The facts of a trial from which cures are proposed.
 
     Attributes:
-        graphs: Recorded graphs, not yet examined; empty if the trial failed before any was recorded.
+        graphs: Recorded graphs, not yet examined; empty if the trial failed before a graph was recorded.
         failure: Reason why the trial has no result; None if it ran.
     """
 
@@ -58,7 +58,7 @@ class KnownCure:
     A kind of change of a model, with the function that proposes it.
 
     Attributes:
-        propose: Function that returns the exact change if a trial gives a reason for it, else None.
+        propose: Function that returns the change for the model of a trial; None if the trial gives no reason for it.
         how: Python lines that change ``model``. They are run, and a user can paste them. ``{modules}`` and other words
             in braces are filled in. The parameters keep their names.
         answers: Code of the finding that the cure answers.
@@ -79,7 +79,7 @@ class KnownCure:
         return Proposal(cure=cure, bytes_moved=bytes_moved)
 
     def apply(self, module: nn.Module, cure: Cure) -> None:
-        """Changes a model in place. Lines in ``cure`` are not run, because its record may come from elsewhere."""
+        """Changes a model in place by ``how``. The lines in ``cure`` are not run: a saved record is not trusted."""
         dtype = "float16" if cure.dtype == "float16" else "bfloat16"
         lines = _filled(self.how, modules=_names_as_text(cure.modules), dtype=dtype, **_IN_ALL_RANKS)
         exec(compile(lines, __file__, "exec"), {"torch": torch, "model": module})
@@ -135,7 +135,7 @@ def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
 
 # ------------------------------------------------------- a Conv3d with kernel depth 1 becomes a Conv2d on every frame
 def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Whether a module computes as its torch base class: neither a subclass nor the instance overrides forward."""
+    """Whether a module computes what its class of torch computes: no subclass or instance replaces its forward."""
     base = next((kind for kind in kinds if isinstance(module, kind)), None)
     between = itertools.takewhile(lambda kind: kind is not base, type(module).__mro__)
     own = {name for kind in between for name in vars(kind)} | vars(module).keys()
@@ -143,7 +143,7 @@ def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def _is_flat(module: nn.Module) -> bool:
-    """Whether a module is a Conv3d that mixes no frames. Matrix products have a cure of their own and are excluded."""
+    """Whether a module is a Conv3d that mixes no frames; False for a matrix product, which ``MATRIX_PRODUCT`` cures."""
     if not isinstance(module, nn.Conv3d) or not _runs_as(module, (nn.Conv3d,)):
         return False
     # The names "same" and "valid" pad no depth if the kernel has depth 1; the cure supports them only with zeros.
@@ -288,7 +288,7 @@ _BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 def _propose_dense_batch_norm(seen: Seen) -> Proposal | None:
     """
-    Proposes contiguous inputs for batch norms, because the layout of its input decides which kernel a batch norm runs.
+    Proposes contiguous inputs for batch norms: the layout of the input decides which kernel a batch norm runs.
 
     An input made by a matrix product and a transpose is channels-last, or in no memory format.
     """
@@ -319,11 +319,11 @@ for name in {modules}:
 # ------------------- channels-last is restored once after the module that lost it, not in each later module
 def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
     """
-    Yields each module with a channels-last input and a contiguous result, with the layout of the result.
+    Yields each module that loses channels-last, with the layout of its contiguous result.
 
-    Only modules in ``leaves`` count, and only results that other modules alone use. If the graph has channels-last
-    weights, a convolution counts even if its input satisfies both formats: a CPU runs some small convolutions of one
-    image in a kernel of ATen, which loses channels-last.
+    Only modules in ``leaves`` count, and only results that other modules use and the module itself does not. The
+    module has a channels-last input. A convolution's input may also satisfy both formats, and its graph has
+    channels-last weights: a CPU runs some small convolutions of one image in ATen, which loses channels-last.
 
     Args:
         leaves: Names of the modules without submodules.
@@ -353,7 +353,7 @@ def _losses(graph: Graph, leaves: set[str]) -> Iterator[tuple[str, Layout]]:
 
 
 def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
-    """Yields the nodes outside a node's module from which the module computes the node."""
+    """Yields the nodes outside a node's module that the module reads to compute the node."""
     seen, front = {node.name}, [node]
     while front:
         for source in (nodes[name] for name in front.pop().inputs if name in nodes and name not in seen):
@@ -367,7 +367,7 @@ def _given(node: FxNode, nodes: Mapping[str, FxNode]) -> Iterator[FxNode]:
 def _propose_restored_format(seen: Seen) -> Proposal | None:
     modules = {name: module for name, module in seen.module.named_modules() if name and not list(module.children())}
     found: dict[str, Layout | None] = dict(loss for graph in seen.graphs for loss in _losses(graph, set(modules)))
-    # In this trial, the norms after such a convolution had contiguous inputs, so they are added here.
+    # The norms after such a convolution had contiguous inputs in this trial, so ``_losses`` did not find them.
     if any(isinstance(modules[name], _CONVOLUTIONS) for name in found):
         found |= {name: None for name, module in modules.items() if type(module) in _NORMS and name not in found}
     ranks = {len(layout.shape) for layout in found.values() if layout is not None}

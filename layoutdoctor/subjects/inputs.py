@@ -32,7 +32,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One example input as text describes it; contiguous if ``memory_format`` is None."""
+    """One example input, as its text describes it. Without a ``memory_format``, the input is contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ def parse_dtype(name: str, where: str = "--dtype") -> torch.dtype:
         UsageError: There is no such dtype.
     """
     plain = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch.").lower())
-    if DTYPES.get(plain) not in _LONG_DTYPES or len(plain) < 2:  # one-letter names are those of mangled kernel names
+    if DTYPES.get(plain) not in _LONG_DTYPES or len(plain) < 2:  # only mangled kernel names use names of one letter
         close = difflib.get_close_matches(plain, [*_SHORT_DTYPES, *_LONG_DTYPES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"cannot read {where}: got dtype {name!r}, expected one of {', '.join(_SHORT_DTYPES)}{hint}")

@@ -55,7 +55,7 @@ def load_target(
     config: Sequence[str] = (),
 ) -> LoadedSubject:
     """
-    Loads what ``python -m layoutdoctor TARGET`` names.
+    Loads the target of ``python -m layoutdoctor TARGET``: a model with example inputs.
 
     Args:
         target: ``model.py``, ``model.py:attr``, ``package.module:attr``, ``timm:NAME``, ``torchvision:NAME``,
@@ -305,7 +305,7 @@ def _load_exported(path: Path) -> torch.export.ExportedProgram:
 
 # ---------------------------------------------------------------------------------------------- models in a module
 def _in_module(module: Any, attribute: str, name: str) -> _Found:
-    """Finds the model in a module: the named attribute, or the first one with a conventional name."""
+    """Finds the model in a Python module: the named attribute, else the first one of ``_MODEL_NAMES``."""
     attribute = attribute or next((convention for convention in _MODEL_NAMES if hasattr(module, convention)), "")
     if not attribute:
         raise SubjectError(
@@ -342,7 +342,7 @@ def _listed(namespace: Any) -> str:
 
 
 def _likely_model(module: Any) -> str:
-    """Names the last nn.Module (class or instance) of a file, which likely contains the earlier ones; else ``attr``."""
+    """Names the last nn.Module (class or instance) of a file, because it likely contains the others; else ``attr``."""
     for name, value in reversed(vars(module).items()):
         defined_here = isinstance(value, type) and value.__module__ == module.__name__ and issubclass(value, nn.Module)
         if not name.startswith("_") and (defined_here or isinstance(value, nn.Module)):

@@ -69,9 +69,9 @@ def _why_nothing_changed(module: nn.Module) -> str:
 
 def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
     """
-    Converts parameters and buffers of a module to a memory format, as ``in_format``, in place; tied weights stay tied.
+    Converts a module's parameters and buffers in place, each by ``in_format``; tied weights stay tied.
 
-    The tensors are converted one by one, because ``Module.to(memory_format=...)`` raises if both ranks occur.
+    ``Module.to(memory_format=...)`` cannot be used: it raises if a module has both 4-D and 5-D tensors.
 
     Returns:
         Number of tensors whose strides changed.
@@ -86,7 +86,7 @@ def apply_model_format(module: nn.Module, choice: FormatChoice | None) -> int:
 
 
 def apply_input_format(inputs: T, configuration: Configuration) -> T:
-    """Converts inputs that the model reads as images or frames to a configuration's memory format; keeps the others."""
+    """Converts the inputs that a model reads as images or frames to a configuration's memory format, and no others."""
     uses = iter(configuration.input_uses)
 
     def convert(leaf: Any) -> Any:
@@ -279,12 +279,12 @@ def compile_for(model: Callable[..., Any], configuration: Configuration) -> Read
     Prepares a copy of a model in the way in which a configuration's trial ran it.
 
     Args:
-        model: A module, which is copied and not changed, or a function. The copy keeps its training mode, except that a
-            copy with frozen weights is in eval mode, as in the trial.
+        model: A module or a function. A module is copied, and the original does not change. The copy keeps its training
+            mode; a copy with frozen weights is in eval mode, as in the trial.
 
     Raises:
-        UsageError: The configuration is a recorded trace, has a cure that does not fit the model, or would change a
-            module that a function uses; or the model is a class or cannot be called.
+        UsageError: The model is a class, or cannot be called. The configuration is a recorded trace, has a cure that
+            does not fit the model, or would change the module that a given function uses.
         SubjectError: The model cannot be copied, is TorchScript, or is a function to be compiled by AOTInductor.
     """
     if configuration.backend == "recorded":

@@ -35,8 +35,8 @@ class RecordedInputs:
         args: Copies of the positional arguments, with their strides.
         kwargs: Copies of the keyword arguments, with their strides.
         call: Number of the recorded call, from 1; 0 before a call is recorded.
-        call_count: Number of calls of the module; for an entry of ``kinds``, number of calls with its input shapes.
-        kinds: First call of each kind, if ``record_inputs`` got ``each``. Calls of a kind have equal input shapes.
+        call_count: Number of calls of the module. In an entry of ``kinds``, only the calls of this kind count.
+        kinds: The first call of each kind if ``record_inputs`` got ``each``. Calls of one kind have equal input shapes.
         autocast: Dtype of the autocast around the call, such as ``bfloat16``; None without autocast.
         device: Device type of the first tensor, such as ``cuda``; ``cpu`` without a tensor.
     """
@@ -92,8 +92,8 @@ def watched_calls(on_call: OnCall) -> Iterator[None]:
     """
     A block in which every call of any module is watched.
 
-    Compiled code runs eagerly in the block, because it would hide the calls inside it. The modules themselves are not
-    changed, so that they can still be copied, saved and scripted.
+    Compiled code runs eagerly in the block, because calls inside compiled code could not be seen. The modules
+    themselves are not changed, so that they can still be copied, saved and scripted.
 
     Args:
         on_call: Called with the module, its positional and keyword arguments, and a function that carries out the call.
@@ -112,7 +112,7 @@ def watched_calls(on_call: OnCall) -> Iterator[None]:
 
 
 def _watch_calls() -> None:
-    """Begins to watch in all threads; torch.compile's stance also applies to all threads."""
+    """Begins to watch the calls of all threads; makes compiled code of all threads run eagerly."""
     call = nn.Module.__call__
 
     @functools.wraps(call)
@@ -134,9 +134,9 @@ def record_inputs(module: nn.Module, *, call: int | Literal["largest", "each"] =
 
     Args:
         module: A module of any program, such as ``pipe.vae.decoder``; a compiled module is also accepted.
-        call: Number of the recorded call, from 1; or ``largest`` for the first call with the most input elements.
-            ``each`` also records the first call of each kind, up to 64 kinds, as ``kinds`` of the result. Diagnose each
-            kind and pass the diagnoses to ``make_policy``, with ``call_count`` as weights.
+        call: The call to record: its number, from 1; or ``largest``, the first call with the most input elements.
+            ``each`` records the largest call, and in ``kinds`` the first call of each kind, up to 64 kinds. Diagnose
+            each kind and pass the diagnoses to ``make_policy``, with ``call_count`` as weights.
 
     Raises:
         UsageError: ``module`` is no nn.Module, or ``call`` has another value.
@@ -181,7 +181,7 @@ class _Recorder:
                 self._look_at(*inputs)
             except Exception as error:  # no error here may end the caller's program
                 self.problems.append(error if isinstance(error, SubjectError) else SubjectError(first_line(error)))
-        self._here.is_inside = True  # a compiled module calls the one inside
+        self._here.is_inside = True  # a compiled module calls its original, which is no further call
         try:
             return go_on()
         finally:
@@ -220,7 +220,7 @@ class UnderAutocast(nn.Module):
 
 
 def as_called(module: Any, recorded: RecordedInputs) -> tuple[Any, tuple[str, ...]]:
-    """Returns a module, under autocast if its recorded call was, with notes on the recorded inputs."""
+    """Returns the module, which runs under autocast if the recorded call did, and notes on the recorded inputs."""
     of_how_many = f" of {recorded.call_count}" if recorded.call_count > 1 else ""
     notes = [f"inputs as recorded: call {recorded.call}{of_how_many}"]
     if recorded.autocast is None or not isinstance(module, nn.Module):

@@ -1,4 +1,4 @@
-"""One iteration of a prepared model, which is timed, profiled and compared in the same way for all configurations."""
+"""The step: one iteration of a model with a configuration applied. Steps are timed, profiled and compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Mode
 
 FIRST_CALL_SEED = 0
-"""Seed for the first call of every configuration, so that dropout has equal results where that is possible."""
+"""Seed for the first call of every configuration: with equal random numbers, dropout can have equal results."""
 
 COPIES_INPUTS_NOTE = (
     "the model changes its inputs in place: every call gets fresh copies, in every configuration; "
@@ -34,14 +34,14 @@ COPIES_INPUTS_NOTE = (
 @dataclass
 class Step:
     """
-    One iteration, as a call without arguments.
+    A call without arguments that runs one iteration of a model.
 
-    Inference runs under ``torch.no_grad()``. Training runs forward and backward of the scalar loss
-    ``sum((output * w).sum())`` with fixed pseudo-random ``w``: autograd starts from the gradient ``w`` of each output,
-    in the layout of that output. A plain ``output.sum()`` would start from a stride-0 gradient of ones, which no real
-    loss has and which a batch norm turns into zeros. The product and the sum are not run, because they are the same in
-    every configuration. Gradients are freed after the call, so that they take no memory from another configuration.
-    Under an autocast that the caller entered, each iteration casts the weights again.
+    Inference runs under ``torch.no_grad()``. Training runs forward, and then backward of the scalar loss
+    ``sum((output * w).sum())`` with fixed pseudo-random ``w``. The loss itself is not computed: autograd starts from
+    its gradient ``w``, which has the layout of the output. A plain ``output.sum()`` would be unlike a real loss: its
+    gradient of ones has stride 0, and a batch norm turns this gradient into zeros. Gradients are freed after the call,
+    so that they take no memory from another configuration. Under an autocast that the caller entered, each iteration
+    casts the weights again.
 
     Attributes:
         module: The module that owns the parameters; None for a function without parameters.
@@ -77,9 +77,9 @@ class Step:
 
     def run_forward(self) -> None:
         """
-        Runs one forward pass only to compile it; its results are dropped.
+        Runs one forward pass to get the model compiled; drops the results.
 
-        Parameters and buffers get their values back, so that the results of the first iteration do not change.
+        Parameters and buffers get their old values back, so that the results of the first iteration do not change.
         """
         args, kwargs = copy_inputs(self.args, self.kwargs)
         seed_all(self.first_seed)
@@ -95,7 +95,7 @@ class Step:
         """
         Prepares one iteration, and returns a function that runs only the model's own work.
 
-        If the model changes its inputs, they are copied now. The gradients stay until ``release``.
+        The function copies no inputs: inputs that the model changes are copied now. Gradients stay until ``release``.
         """
         self.release()
         args, kwargs = self._inputs()
@@ -109,7 +109,7 @@ class Step:
         """
         Gives this start its own copy of the inputs, if the model is on a CPU.
 
-        Without copies, all starts would share the memory pages of the inputs, and so the pages' effect on the time.
+        Otherwise, all starts would read the same memory pages, and the place of these pages affects the time.
         """
         if self.device == "cpu":
             self.args, self.kwargs = copy_inputs(self.args, self.kwargs, tensors_only=True)
@@ -272,7 +272,7 @@ def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
 
     The gradient depends only on the output's index and shape, so it is the same in every configuration. Its values are
     multiples of 1/8 from -2 to 2 without 0. Floating-point types of 16 bits and more hold them exactly, so the
-    float64 reference starts from the same values. A scalar output counts as the loss itself.
+    float64 reference starts from the same values. A scalar output counts as the loss itself: its gradient is 1.
     """
     if not _can_be_trained(output):
         return None

@@ -1,4 +1,4 @@
-"""The subject of a diagnosis: a model with example inputs, loaded or given from Python, and its record."""
+"""Makes the subject of a diagnosis, which is a model with example inputs, and describes the subject in a record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LoadedSubject:
         model: A module or any other callable, never a compiled one.
         notes: Facts for the report, such as which wrapper was removed.
         source: Path of the user's file; None if the model does not come from a file.
-        compile_arguments: Arguments of the ``torch.compile`` that was removed from the model; empty without one.
+        compile_arguments: Arguments of the ``torch.compile`` that was removed; empty if the model was not compiled.
     """
 
     name: str
@@ -63,7 +63,7 @@ class LoadedSubject:
 
 def subject_from_python(model: Callable[..., Any], example_input: Any, *, name: str | None = None) -> LoadedSubject:
     """
-    Makes the subject of ``diagnose(model, example_input)``; raises as ``unwrap`` and ``split_example_input`` do.
+    Makes the subject of ``diagnose(model, example_input)``; raises errors of ``unwrap`` and ``split_example_input``.
 
     Args:
         model: A module, function, bound method or partial. The wrappers of torch.compile and of data parallelism are
@@ -170,7 +170,7 @@ def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
     Makes the record of a subject.
 
     Raises:
-        SubjectError: A parameter or input holds no data, no input has an element, or tensors are on several GPUs.
+        SubjectError: A parameter or input holds no data, all input tensors are empty, or tensors are on several GPUs.
     """
     for part in outermost_modules(subject.model):
         check_has_data(part)
@@ -208,9 +208,9 @@ INPUT_GRADIENTS_NOTE = "no parameter requires a gradient: training takes the gra
 
 def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
     """
-    Makes floating-point and complex inputs require gradients if no parameter or input does: training needs a gradient.
+    Makes training possible if nothing requires a gradient: the floating-point and complex inputs then require one.
 
-    The returned subject has copies of the inputs; the inputs of the given subject are not changed.
+    The returned subject has copies of these inputs. A subject that already has something to train is returned itself.
     """
     module = owned_module(subject)
     tensors = input_tensors(subject.args, subject.kwargs)
@@ -227,7 +227,7 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
 
 def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """Returns the model if it is a module, else an nn.ModuleList of the modules that it uses; None without modules."""
+    """Returns the model if it is a module; for a function, an nn.ModuleList of the modules that it uses, or None."""
     if isinstance(subject.model, nn.Module):
         return subject.model
     modules = outermost_modules(subject.model)
@@ -235,7 +235,7 @@ def owned_module(subject: LoadedSubject) -> nn.Module | None:
 
 
 def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
-    """Puts a module in train mode for ``training``, else in eval mode; returns a note if it cannot change its mode."""
+    """Puts a module in train mode for ``training``, else in eval mode; returns a note if this fails."""
     try:
         if module is not None:
             module.train(mode == "training")
@@ -312,13 +312,13 @@ def _describe_inputs(subject: LoadedSubject) -> tuple[InputTensor, ...]:
 
 
 def _input_name(path: tuple[Any, ...], names: list[str]) -> str:
-    """Names an input by its argument and its place in it, such as ``"batch['image']"``."""
+    """Names an input tensor by its argument, and by its key inside the argument: ``"batch['image']"``."""
     is_keyword, first, rest = path[0].idx == 1, path[1], path[2:]
     return f"{first.key if is_keyword else names[first.idx]}{pytree.keystr(rest)}"
 
 
 def _count_formats(parameters: list[nn.Parameter]) -> dict[str, int]:
-    """Counts 4-D and 5-D parameters by memory format; a 1x1 weight, which has several, counts for the most frequent."""
+    """Counts 4-D and 5-D parameters by memory format. A 1x1 weight fits several: the most frequent format counts."""
     every = [
         layout_of_tensor(parameter).memory_formats
         for parameter in parameters

@@ -79,11 +79,11 @@ def save_subject(subject: LoadedSubject, directory: Path) -> None:
 
 def load_subject(directory: Path) -> LoadedSubject:
     """
-    Rebuilds the subject that ``save_subject`` wrote. Applies the saved settings to this process of layoutdoctor's own.
+    Rebuilds the subject that ``save_subject`` wrote, and applies the saved settings of torch to this process.
 
     The tensors are mapped from the file, which may then be deleted. Unpickling runs any code that the file contains.
-    That is safe only here: the parent process wrote the file a moment ago from the user's live objects, into a
-    directory that no other user may enter. A saved diagnosis, trace or model file is never loaded by this function.
+    This file is safe: the parent process wrote it a moment ago from the user's live objects, into a directory that no
+    other user may enter. A saved diagnosis, trace or model file is never loaded by this function.
 
     Raises:
         TransportError: A setting cannot be made here, or an object cannot be built.
@@ -104,7 +104,7 @@ def load_subject(directory: Path) -> LoadedSubject:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Hides warnings in a block, such as torch's on hooks of tensors and on layouts in beta, which help no user."""
+    """A block that hides warnings: torch's warnings of hooks on tensors and of layouts in beta help no user here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -112,14 +112,14 @@ def _quietly() -> Iterator[None]:
 
 class _Pickler(cloudpickle.Pickler):
     """
-    A pickler of cloudpickle that leaves out the memory of tensors, and reduces objects that torch cannot pickle.
+    A pickler of cloudpickle that leaves out the memory of tensors, and pickles some objects that torch itself cannot.
 
     Attributes:
-        storages: The storages of all tensors, each once, by address.
+        storages: The storages of all pickled tensors, by address.
         last: The object that was reduced last; if pickling fails, the object that cannot be pickled.
 
     Args:
-        by_value: Stack that, on close, unregisters the user's modules that were pickled by value.
+        by_value: Exit stack. When it closes, the user's modules are no longer registered for pickling by value.
     """
 
     def __init__(self, file: Any, by_value: contextlib.ExitStack) -> None:
@@ -132,7 +132,7 @@ class _Pickler(cloudpickle.Pickler):
         self._code_files: set[str] = set()
 
     def code_without_file(self) -> dict[str, tuple[int, None, list[str], str]]:
-        """Returns lines of pickled code that is in no file, such as a notebook's cell, in the form of ``linecache``."""
+        """Returns the lines of pickled code that is in no file, such as a notebook's cell, for ``linecache.cache``."""
         lines = {name: linecache.getlines(name) for name in self._code_files if not Path(name).exists()}
         return {name: (sum(map(len, found)), None, found, name) for name, found in lines.items() if found}
 
@@ -173,7 +173,7 @@ class _Pickler(cloudpickle.Pickler):
         Registers a module that another process cannot import, so that its classes and functions are pickled by value.
 
         Examples are a module made by a notebook or by layoutdoctor, a module loaded from the path of a file, and a
-        module whose folder is no longer on ``sys.path``. By itself, cloudpickle does so only for ``__main__``.
+        module whose folder is no longer on ``sys.path``. By itself, cloudpickle pickles only ``__main__`` by value.
         """
         if not isinstance(value, (type, types.FunctionType, types.ModuleType)):
             return
@@ -210,8 +210,8 @@ def _make_function(code: types.CodeType, scope: dict[str, Any], *rest: Any) -> t
     """
     Makes a function that was pickled by value, together with its globals.
 
-    These globals belong to no module, so ``__name__`` is removed from them. Otherwise, dynamo would look them up in the
-    module of that name, such as ``__main__``, which is a different module in this process.
+    The globals belong to no module, so ``__name__`` is removed from them. Otherwise, dynamo would search the globals in
+    the module of that name. In this process, ``__main__``, for example, is a different module.
 
     Source:
         ``cloudpickle.cloudpickle._make_function``; ``InstructionTranslatorBase.get_globals_source_and_value``,
@@ -249,7 +249,7 @@ def _place_of(culprit: object, holder: Any) -> str | None:
 
 def reduce(value: Any) -> Reduced | None:
     """
-    Reduces an object in the form of ``__reduce__``; returns None to leave the object to cloudpickle.
+    Returns the ``__reduce__`` tuple of an object that cloudpickle would handle wrongly; None for all other objects.
 
     Raises:
         PicklingError: The object is an open file, which cloudpickle would read to its end and pickle as text.
@@ -260,7 +260,7 @@ def reduce(value: Any) -> Reduced | None:
         path = value.name if isinstance(value, torch._ops._OpNamespace) else str(value)
         return operator.attrgetter(path), (torch.ops,)
     if isinstance(value, types.FunctionType) and (place := _place_in_module(value)) is not None:
-        return getattr, place
+        return getattr, place  # the object itself, because dynamo knows it
     if isinstance(value, fx.GraphModule):
         return _reduce_graph_module(value)
     if isinstance(value, nn.Module) and type(value).__name__ == "GuardsFn":
@@ -277,7 +277,7 @@ def reduce(value: Any) -> Reduced | None:
 
 
 def _code_of_file(file: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> types.CodeType:
-    """Makes code that was pickled by value, with its file name; cloudpickle 3.1.3 names it ``<dynamic-code>``."""
+    """Makes a pickled code object with its own file name; cloudpickle 3.1.3 would write ``<dynamic-code>`` instead."""
     return make(*parts).replace(co_filename=file)
 
 
@@ -287,7 +287,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _place_in_module(function: types.FunctionType) -> tuple[types.ModuleType, str] | None:
-    """Finds module and name of a function made by another one, such as ``functional.max_pool2d``; dynamo knows it."""
+    """Finds the module and name of a function that another function made (``functional.max_pool2d``); else None."""
     module = sys.modules.get(function.__module__)
     if "<locals>" not in function.__qualname__ or module is None or not is_importable(module):
         return None
@@ -300,7 +300,7 @@ def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cal
 
 def _reduce_parametrized(module: nn.Module) -> Reduced:
     """
-    Reduces a module with parametrizations, such as weight_norm: torch makes a class for it that refuses pickling.
+    Reduces a module with parametrizations, such as weight_norm; the class that torch makes for it refuses pickling.
 
     Source:
         ``_inject_new_class``, ``_inject_property``, torch/nn/utils/parametrize.py, torch 2.7 to 2.13.

@@ -17,8 +17,8 @@ from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.subjects.inputs import make_inputs, parse_input
 
 _BATCH_SIZE = 8
-# Small versions of diffusers models that are made for a large GPU: arguments of the class, and inputs as for --input.
-# Channels are multiples of 32, for the group norms; the temporal compression allows these numbers of frames.
+# Arguments of the class, and inputs as for --input, for small versions of diffusers models; the originals need a large
+# GPU. Group norms need multiples of 32 channels, and the temporal compression allows only certain numbers of frames.
 _SMALL: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = MappingProxyType(
     {
         "AutoencoderKL": (
@@ -60,7 +60,7 @@ def load_from_zoo(
     zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """
-    Builds a model of a zoo with random weights; returns it with an example input and notes.
+    Builds a model of a zoo with random weights; returns the model, an example input and notes.
 
     Args:
         zoo: Name of the package, such as ``timm``.
@@ -71,7 +71,7 @@ def load_from_zoo(
 
     Raises:
         UsageError: The zoo has no such model, or an option has another form.
-        SubjectError: The zoo is not installed, no example input is known, or it is a detection model of torchvision.
+        SubjectError: The zoo is not installed, no example input is known, or it is a torchvision model for detection.
     """
     options = dict(map(_parsed, config))
     try:
@@ -99,7 +99,7 @@ def load_from_zoo(
 
 
 def _parsed(text: str) -> tuple[str, Any]:
-    """Splits ``key=value``; the value is read as a Python literal, or kept as text if it is none."""
+    """Splits ``key=value``, and reads the value as a Python literal; a value that is no literal stays text."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise UsageError(f"cannot read --config {text!r}: expected key=value, such as block_out_channels=(64,128)")

@@ -41,7 +41,7 @@ def how_it_ended(returncode: int) -> str:
 
 def last_seen(log: str, file: str) -> str:
     """
-    Describes the last activity of a process, to end a sentence: a line of the user's file, or its last output, if any.
+    Describes a process's last activity: ``; it was at net.py:12, in forward`` or ``; it printed last: 3``, or nothing.
 
     Args:
         log: Output of the process, with faulthandler's stacks at the end.

@@ -1,8 +1,8 @@
 """
 Messages between the process that asked for a diagnosis and the processes that run the model.
 
-They travel as MessagePack over socket pairs: data, never code. Each forked process has its own socket pair. The other
-end of the pair is sent to the process that asked for the fork, after the message that announces the forked process.
+Messages travel as MessagePack over socket pairs: data, never code. Each forked process has its own socket pair. It
+keeps one end. The other end is sent to the process that asked for the fork, after the message ``Opened``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     Attributes:
         stage: The present stage, such as ``"profiling: 2 of 9"``.
-        done: Part of the whole run that is done, from 0 to ``total``.
-        left_seconds: Estimated time until the end of the run; None before it can be estimated.
+        done: Part of the diagnosis that is done, from 0 to ``total``.
+        left_seconds: Estimated time until the end of the diagnosis; None before it can be estimated.
     """
 
     stage: str
@@ -68,10 +68,10 @@ class Request(Message, frozen=True, kw_only=True):
         compile_arguments: Arguments of ``torch.compile`` for all compiled configurations; None for the target's own.
         lower_for: A GPU that this machine lacks, for which the graphs are lowered; None measures on the device.
         package: File for the package of the best configuration that AOTInductor compiles; None makes no package.
-        budget_seconds: Time for rounds and starts; None for the time of compiling, at least 10 s, at most 60 s.
+        budget_seconds: Time for rounds and starts; None for the time of compiling, at least 10 s and at most 60 s.
         trace_directory: Folder in which profiler traces are kept; None keeps none.
         derives: Further configurations to try: ``all`` (forced layout optimization, cures, on a GPU also cuDNN's
-            benchmark mode and CUDA graphs), ``matrix_products`` (the cure for these), or ``nothing``.
+            benchmark mode and CUDA graphs), ``matrix_products`` (only the cure for matrix products), or ``nothing``.
         tries_all: Whether ``all`` includes max-autotune, which compiles for a long time.
         is_timed: Whether rounds and starts are timed; False records and profiles only.
         timeout_seconds: Time limit for one configuration; None for no limit.
@@ -100,7 +100,7 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 def package_file(folder: Path, configuration: str) -> Path:
-    """Returns the file in a run's folder for the package that AOTInductor compiles from a configuration."""
+    """Returns the file in ``folder`` for the package that AOTInductor compiles from a configuration."""
     return folder / f"{file_name_of(configuration)}{PACKAGE_SUFFIX}"
 
 
@@ -123,7 +123,7 @@ class Load(Message, frozen=True, kw_only=True, tag=True):
             a host, and into this file in a worker.
         reference: File for the reference. The host runs the model in eager mode, answers ``Ran``, saves the reference
             and answers ``Ran`` again. None if the host forks workers.
-        begin: The configuration of the worker, if a process that has loaded the subject cannot safely be forked.
+        begin: The order for a worker that loads the subject itself, because no host can be forked; None for a host.
     """
 
     request: Request
@@ -169,7 +169,7 @@ class Fork(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Check(Message, frozen=True, kw_only=True, tag=True):
-    """An order to a start: complete the graphs; compare outputs and gradients with the reference in a file, if any."""
+    """An order to a start: complete the graphs, and compare results with the reference in ``path``, if it is given."""
 
     path: str | None
 
@@ -227,7 +227,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         parameter_ranks: Numbers of dimensions of the model's parameters and buffers, each number once.
-        compile_arguments: Requested arguments of ``torch.compile``, or those with which the target was compiled.
+        compile_arguments: The requested arguments of ``torch.compile``, or else those of the target's own compile.
         forks: Whether this process can safely be forked.
         files: The user's imported source files, without installed packages.
     """
@@ -243,13 +243,12 @@ class Loaded(Message, frozen=True, kw_only=True, tag=True):
 
 class Ran(Message, frozen=True, kw_only=True, tag=True):
     """
-    The model has run in eager mode for the first time, or the reference is in its file.
+    The model has run in eager mode for the first time; a second ``Ran`` says that the reference is in its file.
 
     Attributes:
-        may_convolve: Whether an operation ran to which layouts may matter, such as a convolution.
+        may_convolve: Whether the model ran an operation to which layouts may matter, such as a convolution.
         input_uses: Use of each tensor of the example input; empty if not known.
-        room: Number of further processes like this one that fit into the GPU's memory, after the first call; None on a
-            CPU, or if it is not known.
+        room: Number of further processes like this one that fit into the GPU's memory; None on a CPU, or if not known.
     """
 
     notes: tuple[str, ...] = ()
@@ -259,7 +258,7 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag=True):
-    """A worker is prepared and waits for ``Compile``; ``key`` is equal for equal options and formats in effect."""
+    """A worker is prepared and waits for ``Compile``; ``key`` is a hash of the options and formats in effect."""
 
     key: str
 
@@ -269,8 +268,8 @@ class Compiled(Message, frozen=True, kw_only=True, tag=True):
     A worker has compiled, and waits for ``Fork``; if it cannot be forked, it is a start itself.
 
     Attributes:
-        code: Fingerprint of the generated code, or of the eager run if no code was generated; None if not all of the
-            code is known.
+        code: Hash of the generated code, or of formats and cures if no code was generated; None if some of the code is
+            not known.
         compile_seconds: Wall time of the first call; None for eager.
         proposals: Cures that may help.
         forks: Whether the worker can safely be forked.
@@ -322,7 +321,7 @@ class Profiled(Message, frozen=True, kw_only=True, tag=True):
 
 
 class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
-    """Peak memory of tensors in an iteration, above the memory at its start; None if it could not be measured."""
+    """The peak memory of tensors in an iteration, minus the memory at its start; None if it could not be measured."""
 
     peak_memory_bytes: int | None
 
@@ -387,7 +386,7 @@ class Channel:
     """
     One end of a socket pair, given by its file descriptor.
 
-    Only the process that made or adopted the channel may write. A process that the model forked ends when it tries to.
+    Only the process that made or adopted the channel may write. A process that the model forked ends if it tries this.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -428,7 +427,7 @@ class Channel:
 
     def receive(self, timeout_seconds: Seconds | None = None) -> tuple[Order | Answer, int | None]:
         """
-        Waits for the next message, and returns it with the descriptor that came with it, if any.
+        Waits for the next message. Returns it, and the file descriptor that came with ``Opened`` (None otherwise).
 
         Raises:
             ClosedError: The other end of the channel is closed.

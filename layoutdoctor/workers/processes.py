@@ -42,7 +42,7 @@ def working_folder(otherwise: Path) -> Path:
 
 
 def started_by(pid: int) -> list[psutil.Process]:
-    """Lists the processes that a process started, directly or not, each after its own parent; empty if it has ended."""
+    """Lists the descendants of a process, each after its own parent; empty if the process has ended."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -63,8 +63,8 @@ def kill_with_all_it_started(pid: int) -> None:
     Ends a process and all processes that it started.
 
     The process is stopped first, so that it starts no more processes. Then started programs other than Python get
-    SIGTERM, so that they delete their unfinished files. Then all processes are killed. The output of a compiler is
-    deleted here as well: a compiler that links leaves it, and any later run would find it in Inductor's cache.
+    SIGTERM, so that they delete their unfinished files. Then all processes are killed. The unfinished output of
+    compilers is deleted here, because some leave it, and a later run would find it in Inductor's cache.
     """
     _send([pid], signal.SIGSTOP)
     started = started_by(pid)
@@ -116,7 +116,7 @@ def busy_seconds() -> float | None:
     with contextlib.suppress(Exception):
         usable = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
-        idle = ("idle", "iowait", "guest", "guest_nice")  # the times of guests are in those of the user already
+        idle = ("idle", "iowait", "guest", "guest_nice")  # the times of guests are part of the user times
         return sum(sum(one) - sum(getattr(one, i, 0.0) for i in idle) for n, one in enumerate(times) if n in usable)
     return None
 
@@ -146,7 +146,7 @@ class OtherPrograms:
 
     @staticmethod
     def _seconds() -> float | None:
-        """Returns the processor time of all programs but this process and those that it started; None if not known."""
+        """Returns the processor time of all programs except this process and its descendants; None if not known."""
         busy = busy_seconds()
         if busy is None:
             return None
@@ -174,17 +174,17 @@ def die_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of processes whose own parent, a descendant of this process, has ended (Linux)."""
+    """Makes this process the parent of each of its descendants whose own parent has ended (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def guard(parent: int, directory: str) -> None:
     """
-    Forks, and returns in the fork only. This process waits until the fork or ``parent`` ends, and kills what is left.
+    Forks, and returns in the fork only. The forking process stays as a guard that leaves no process behind.
 
-    It then exits with the fork's exit code or signal; 0 if the parent has ended first. So all processes of a user's
-    script end with the script or with layoutdoctor, even those in their own session (Linux).
+    The guard waits until the fork or ``parent`` ends, and kills all its descendants, even those in a session of their
+    own (Linux). Then it exits with the fork's exit code or signal, or with 0 if ``parent`` has ended first.
 
     Args:
         parent: Process id of the process that started this one.

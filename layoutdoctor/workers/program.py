@@ -32,8 +32,8 @@ class Asked(Message, frozen=True, kw_only=True):
     The purpose of a run of a script: to save the calls of a module, to list the modules, or to record steps.
 
     Attributes:
-        module: The module, such as ``pipe.vae.decoder``. None lists the modules; if ``steps`` is given too, None takes
-            the steps of the optimizer, else the calls of the busiest module, as steps.
+        module: The module, such as ``pipe.vae.decoder``. None without ``steps`` lists the modules. None with ``steps``
+            takes as steps those of the optimizer or, without an optimizer, the calls of the busiest module.
         call_count: Number of calls after which the script is ended; the first call of each kind is saved.
         steps: Number of steps to record; no call is saved then. None records no steps.
         ends: Whether the script is ended after the recorded steps.
@@ -51,7 +51,7 @@ class ModuleTime(Message, frozen=True, kw_only=True):
 
     Attributes:
         name: The module as the script could write it, such as ``pipe.vae.decoder``.
-        share: Share of the script's time, from 0 to 1, including the modules that it calls.
+        share: The module's share of the script's time, from 0 to 1, including the modules that it calls.
     """
 
     name: str
@@ -66,7 +66,7 @@ class KindOfCall(Message, frozen=True, kw_only=True):
 
     Attributes:
         shapes: Shapes of the inputs in words, such as ``[1, 4, 64, 64]``.
-        folder: Name of the folder with the module and the inputs of the first of these calls.
+        folder: Name of the folder with the module and the inputs of the first such call.
     """
 
     shapes: str
@@ -80,7 +80,7 @@ class Outcome(Message, frozen=True, kw_only=True):
 
     Attributes:
         kind: Name of the error's class; None without an error.
-        message: The error's text. Without an error, why fewer calls or steps were recorded; None if all were.
+        message: The error's text. Without an error, the reason why fewer calls or steps were recorded than asked for.
         calls: The kinds of call that were saved, in the order in which they came.
         modules: The list of modules, the longest time first.
         recording: Name of the file with the recording of the steps; None if no steps were asked for.
@@ -112,7 +112,7 @@ def run_script(script: Path, asked: Asked, arguments: Sequence[str], directory: 
         directory: An empty folder, for modules and recordings.
 
     Raises:
-        LayoutDoctorError: The script cannot be started, failed, never called the module, or the module cannot be saved.
+        LayoutDoctorError: The script cannot be started, fails or never calls the module, or the module cannot be saved.
     """
     words = [str(os.getpid()), str(directory), msgspec.json.encode(asked).decode(), str(script), *arguments]
     try:

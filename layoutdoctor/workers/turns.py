@@ -1,9 +1,9 @@
 """
 Schedules the configurations: they compile side by side, and then are timed in turns.
 
-First come rounds of all configurations, then further rounds and starts of those that may be the fastest. A turn has a
-few calls, and their median counts. The order changes from round to round, so that a regular disturbance of the
-machine does not always meet the same configuration.
+In a round, each configuration has one turn: a few calls, whose median time counts. First come rounds of all
+configurations, then further rounds and starts (new processes) of configurations that may be the fastest. The order
+changes from round to round, so that a regular disturbance of the machine does not always meet the same configuration.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _FIRST = (BASELINE, "inductor-channels-last-freezing", "inductor-freezing", "inductor-channels-last", "eager")
 """
-Configurations that are compiled first, so that the first table has the fastest one.
+Configurations that are compiled first, so that the first table is likely to have the fastest one.
 
-For 17 networks in inference, the second of these was the fastest nine times, and within 3 % of the fastest three times.
+For 17 networks in inference, the second name was the fastest nine times, and within 3 % of the fastest three times.
 """
 ROUNDS_OF_ALL = 7
 FEWEST_ROUNDS = 5
@@ -56,20 +56,20 @@ _TURN_SECONDS = 0.03
 _MOST_CALLS = 8
 _PATIENCE, _MOST_PATIENCE = 1.5, 3.0
 _NARROW = 1.06
-"""Largest ratio of the ends of an interval over starts that needs no further start: 3 % on each side."""
+"""An interval over starts is narrow if its ends have at most this ratio: 3 % on each side. No more starts are made."""
 _WIDE = 1.10
-"""Ratio of the ends of an interval over starts above which more starts than usual are made."""
+"""An interval over starts is wide if its ends have a larger ratio than this. More starts than usual are made."""
 _HOPELESS = 2.0
-"""A configuration that takes over this many times as long as the fastest one after three rounds is timed no further."""
+"""After three rounds, a configuration that takes over this many times as long as the fastest is timed no further."""
 _DISTURBED = 1.3
 _ROUNDS_TO_COMPARE = 4
 _MOST_AGAIN = 5
 """Largest number of disturbed rounds that are taken again."""
 _MOST_PROFILES, _FEWEST_PROFILES, _MOST_PROFILES_AGAIN = 5, 3, 2
 _PROFILES_SECONDS = 1.5
-"""Profiling time of a configuration after which only the smallest number of iterations is completed."""
+"""After this profiling time, a configuration gets only the iterations up to ``_FEWEST_PROFILES``."""
 _LONG_PROFILE_SECONDS = 4.0
-"""Profiling time of a configuration after which no further iteration is profiled, even if fewer than three were."""
+"""After this profiling time, a configuration gets no further iteration, however few it has."""
 
 
 def compile_side_by_side(
@@ -84,12 +84,12 @@ def compile_side_by_side(
     Compiles configurations side by side.
 
     Args:
-        earlier: Workers that have compiled before; a new worker may turn out to be the same as one of them.
-        on_done: Function that is called whenever a worker has compiled, has failed, is skipped or equals another one,
-            with the workers that still compile.
+        earlier: Workers that have compiled before; a new worker may turn out to equal one of them.
+        on_done: Function that is called with the workers that still compile, whenever a worker has compiled, has
+            failed, is skipped or equals another worker.
         most: Largest number of workers that compile at once; None for the number of cores and one more.
-        has_formats: Whether the model has tensors that can be channels-last. If not, a configuration that asks for a
-            memory format comes last, as it will be the same as a configuration that demands less.
+        has_formats: Whether the model has tensors that can be channels-last. Without such tensors, configurations that
+            ask for a memory format come last, as each will equal a configuration that demands less.
     """
     most = most or (os.cpu_count() or 1) + 1
     waiting = sorted(
@@ -121,7 +121,7 @@ def compile_side_by_side(
 
 
 def _that_say_something(running: Sequence[Worker]) -> list[Worker]:
-    """Waits until a worker has sent a message or has exceeded its time limit, and returns all workers that have."""
+    """Waits until a worker has sent a message or has exceeded its time limit. Returns all such workers."""
     if not running:  # all workers that were begun are skipped
         return []
     with selectors.DefaultSelector() as selector:
@@ -156,7 +156,7 @@ class LoadMeter:
 
     @contextlib.contextmanager
     def during(self, starts: Sequence[Start]) -> Iterator[None]:
-        """A block in which these starts are timed; all other processor time counts as that of other programs."""
+        """A block in which these starts are timed; all other processor time counts as used by other programs."""
         before, own, begin = busy_seconds(), sum(start.cpu_seconds for start in starts), time.monotonic()
         try:
             yield
@@ -186,22 +186,23 @@ def take_rounds(
     on_round: Callable[[int], object] = lambda number: None,
 ) -> None:
     """
-    Times configurations in turns: seven rounds of all, then more rounds of those that may be the fastest.
+    Times configurations in turns: seven rounds of all, then more rounds of configurations that may be the fastest.
 
-    A configuration that is far too slow is left out after three rounds. Every second round goes backwards, and after
-    each two rounds the order is rotated by one. Up to five rounds that another program disturbed are taken again.
+    A configuration that is far too slow is left out after three rounds. Every second round runs in reverse order, and
+    after each two rounds the order is rotated by one. Up to five rounds that another program disturbed are taken again.
 
     Args:
         workers: Workers that are ready, the baseline among them.
-        limit_seconds: Time limit, once there are five rounds: after half of it, only configurations that may be the
-            fastest are timed; after all of it, or after six seconds and seven rounds, no further round begins.
+        limit_seconds: Time limit, which takes effect after five rounds. After half of it, only configurations that may
+            be the fastest are timed. After all of it, no round begins. After seven rounds, the limit is at most six
+            seconds.
         on_round: Function that is called with the number of rounds so far.
     """
     calls = calls_per_turn(workers)
     for worker in workers:
         worker.calls = calls
         if worker is not baseline and worker.first_round + len(worker.rounds) != len(baseline.rounds):
-            # It missed rounds of the baseline, so its earlier rounds and its next round are not in a row.
+            # This worker missed rounds of the baseline, so its earlier rounds and its next round are not in a row.
             worker.rounds, worker.first_round = [], len(baseline.rounds)
     offset = len(baseline.rounds)
     begin = time.monotonic()
@@ -261,12 +262,12 @@ def take_profiles(workers: Sequence[Worker], on_round: Callable[[float], object]
     """
     Records the kernels of configurations in turns, and then measures the peak memory of each.
 
-    Records five iterations of a configuration that was started again, and three of any other one; fewer if they take
-    long. An iteration whose kernels seem to take longer than the call does not count, and another one is recorded, up
-    to two.
+    A configuration with further starts gets five iterations, any other configuration three; both get fewer if they take
+    long. An iteration whose kernels seem to take longer than the call does not count. Up to two such iterations are
+    replaced.
 
     Args:
-        workers: Any workers; those that were profiled already are left out.
+        workers: Any workers; workers that were profiled already are left out.
         on_round: Function that is called with the share of the work that is done.
     """
     new = [worker for worker in workers if worker.start is not None and not worker.was_profiled]
@@ -294,11 +295,12 @@ def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> 
     """
     Returns the median ratio to the baseline of every other configuration that has rounds, by name.
 
-    A configuration with fewer rounds is compared with the configuration that has the most rounds, over the rounds of
-    both: a disturbance in any other round would change the ratio of one of the two only.
+    The configuration with the most rounds is compared with the baseline. A configuration with fewer rounds is compared
+    with this configuration over their common rounds, and the two ratios are multiplied. Otherwise, a disturbance in a
+    round that only one of the two has would change only one of their ratios.
 
     Args:
-        offset: Index of the first of the baseline's rounds that counts.
+        offset: Number of the baseline's first rounds that do not count.
     """
     found = {one: ratio for one in workers if one is not baseline and (ratio := _ratio(one, baseline, offset))}
     if not found:
@@ -312,7 +314,7 @@ def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> 
 
 
 def _ratio(one: Worker, other: Worker, offset: int) -> float | None:
-    """Median of the ratios of the time of ``other`` to the time of ``one``, over common rounds; None without any."""
+    """Returns the median ratio of ``other``'s time to ``one``'s time over common rounds; None without common rounds."""
     first = max(one.first_round, other.first_round, offset)
     ratios = round_ratios(other.rounds[first - other.first_round :], one.rounds[first - one.first_round :])
     return statistics.median(ratios) if ratios else None
@@ -346,14 +348,14 @@ def _right_medians(workers: Sequence[Worker], baseline: Worker, offset: int) -> 
 
 
 def baseline_of(workers: Sequence[Worker]) -> Worker | None:
-    """Returns the worker that is the baseline of all ratios; None if none can be timed."""
+    """Returns the worker that is the baseline of all ratios; None if no worker can be timed."""
     ready = {worker.name: worker for worker in workers if worker.is_ok and worker.start is not None}
     name = choose_baseline((worker.configuration for worker in workers), ready)
     return None if name is None else ready[name]
 
 
 def contenders_of(workers: Sequence[Worker], baseline: Worker) -> list[Worker]:
-    """Returns the workers that are to be timed in further starts, by the rule of ``contenders``, the fastest first."""
+    """Returns the workers that ``contenders`` chooses to be timed in further starts, the fastest first."""
     eligible = eligible_names(worker.trial for worker in workers)
     medians = {name: of for name, of in medians_of(workers, baseline).items() if name in eligible}
     by_name = {worker.name: worker for worker in workers}
@@ -373,15 +375,15 @@ def take_starts(
     """
     Starts contenders and baseline again, up to eight times, and times each start in up to nine rounds.
 
-    Three starts are enough if all intervals are narrow; more than five are made only while an interval is wide. If one
-    process fails, the starts of the others beside it do not count either.
+    Three starts are enough if all intervals are narrow. More than five are made only while an interval is wide. If one
+    process of a start fails, the start does not count for any configuration.
 
     Args:
         workers: The contenders. All get the same number of starts; other configurations are not started.
         limit_seconds: Time limit. After 1.5 times this time, a fourth or later start begins only if an interval is
             wide; after 3 times this time, no start begins.
         on_start: Function that is called with the number of the baseline's starts so far.
-        at_once: Number of starts of all contenders that may get ready side by side before the first one is timed.
+        at_once: Number of starts of each contender that may get ready side by side before the first one is timed.
     """
     begin = time.monotonic()
     waiting: list[list[Start]] = []
@@ -424,7 +426,7 @@ def _widest(workers: Sequence[Worker], baseline: Worker) -> float:
 
 def begin_starts(workers: Sequence[Worker]) -> list[Start]:
     """
-    Begins a further start of each worker. They get ready side by side, unless one is a fork or chooses kernels by time.
+    Begins a further start of each worker. The starts get ready one by one if one is a fork or chooses kernels by time.
 
     Returns:
         The starts, in the order of the workers; empty if one of them failed.

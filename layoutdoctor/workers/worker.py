@@ -1,4 +1,4 @@
-"""A configuration's worker and starts, as the parent process handles them: orders to them, and their results."""
+"""The parent's side of a configuration: its orders to the worker process and to starts, and their results."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ CODE_IS_THE_SAME = "the generated code is the same"
 
 class Start:
     """
-    A process of a configuration that can be timed.
+    A start: a process of a configuration that can be timed.
 
     Attributes:
         call_seconds: Approximate time of a call; 0 until the process is warm.
-        cpu_seconds: Processor time of its turns so far.
+        cpu_seconds: Processor time of all turns so far.
     """
 
     def __init__(self, process: Process) -> None:
@@ -69,13 +69,13 @@ class Start:
         self.process.tell(WarmUp())
 
     def wait_until_warm(self) -> None:
-        """Waits until the process is warm, unless it is known to be; raises as ``Process.ask`` does."""
+        """Waits until the process is warm, if it is not warm yet; raises as ``Process.ask`` does."""
         if not self.call_seconds:
             self.call_seconds = self.process.answer(Ready).call_seconds
 
     def turn(self, calls: int) -> Seconds:
         """
-        Times some calls and returns the median time; of an even number, the lower of the two middle times.
+        Times some calls and returns the median time, or the lower of the two middle times for an even number of calls.
 
         Raises:
             LostError: The process has ended, or does not answer.
@@ -87,25 +87,25 @@ class Start:
 
 class Worker:
     """
-    One configuration of a diagnosis.
+    The worker of one configuration, as the parent process sees it.
 
     Attributes:
-        trial: The record so far; its status is ``ok`` until it fails, is skipped, or equals another trial.
+        trial: The trial so far. Its status is ``ok`` until the configuration fails, is skipped or equals another one.
         is_static: Whether the configuration is lowered for a GPU that this machine lacks, so that nothing is measured.
         is_ready: Whether the worker has compiled.
-        key: Key that is equal for equal options and formats in effect; None before the model is prepared.
-        code: Key that is equal for equal generated code, or for equal eager runs; None if not all of the code is known.
+        key: Hash of the options and formats in effect, by which equal workers are found; None before preparation.
+        code: Hash of the generated code, or of formats and cures in eager mode; None if some of the code is not known.
         proposals: Cures that may help.
-        start: The process that the rounds time; None if there is nothing to time.
+        start: The process that is timed in rounds; None before it is made and after it has ended.
         rounds: Time of each round, in seconds.
-        first_round: Index, from 0, of the baseline's round in which this worker's first round was timed.
-        starts: Round times of each further start, in seconds; an empty tuple if this worker was left out of it.
+        first_round: Number of rounds of the baseline before this worker's first round.
+        starts: Round times of each further start, in seconds; empty for starts of the baseline without this worker.
         calls: Number of calls in each turn.
         process: The process of the worker; None before it begins and after it has ended.
         iterations: Profiled iterations.
         was_profiled: Whether the profiler was tried and the process still answered.
         start_is_lost: Whether ``start`` ended, failed or did not answer under the profiler.
-        forks: Whether every start, the first one included, is a fork of this worker.
+        forks: Whether starts are forks of this worker; otherwise the worker itself is the first start.
         compile_seconds: Wall time of the first call; None for eager.
     """
 
@@ -189,8 +189,8 @@ class Worker:
         Receives the next message of a process that compiles.
 
         Args:
-            others: All workers, this one included, in the order in which they were begun. If several have the same
-                options and formats, the first one represents all.
+            others: All workers that have begun, the earliest first, this worker included. The first of several workers
+                with the same options and formats represents all of them.
 
         Returns:
             Whether this was the last message: the worker has compiled, has failed, or is the same as another one.
@@ -219,9 +219,9 @@ class Worker:
 
     def _yields_to(self, same: Worker, others: Sequence[Worker], why: str) -> bool:
         """
-        Drops one of two equal workers. ``same`` is kept if it was begun first, is timed already, or has failed.
+        Drops one of two equal workers. Keeps ``same`` if it was begun first, is timed already, or has failed.
 
-        A compiled configuration that runs as eager code is dropped in favour of the eager configuration.
+        If one of the two configurations is eager and the other is compiled, the eager configuration is kept.
 
         Returns:
             Whether this worker was dropped.
@@ -243,7 +243,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ running
     def open(self, reference: str | None) -> None:
-        """Makes the process that the rounds time, checks its outputs and, if it is to be timed, warms it up."""
+        """Makes the first start, and checks its outputs. If the configuration is to be timed, warms the start up."""
         with self.losing():
             process = self._forked() if self.forks else self.process
             assert process is not None
@@ -277,7 +277,7 @@ class Worker:
                 self.rounds.append(self.start.turn(calls))
 
     def profile(self) -> bool:
-        """Records the kernels of one more iteration; returns False if none was recorded. Times and outputs are kept."""
+        """Records the kernels of one more iteration; returns False if this fails. Other results are kept anyway."""
         if self.start is None:
             return False
         folder, file = self._request.trace_directory, None
@@ -309,14 +309,14 @@ class Worker:
 
     @contextlib.contextmanager
     def losing(self) -> Iterator[None]:
-        """A block in which a lost process, or another error of ours, becomes the failure of the trial."""
+        """A block in which an error of layoutdoctor, such as a lost process, becomes the failure of the trial."""
         try:
             yield
         except LostError as lost:
             failure = lost.failure
             if lost.status == "failed":
                 self.proposals = lost.proposals
-            else:  # a process that was lost did not report its stage
+            else:  # a lost process did not report its stage
                 failure = msgspec.structs.replace(failure, kind=self._stage)
             self._lose(failure, lost.status)
         except LayoutDoctorError as error:
@@ -333,7 +333,6 @@ class Worker:
         return "measure" if self._is_checked else "run"
 
     def _lose(self, failure: Failure, status: TrialStatus) -> None:
-        """Records the failure, drops the times, and ends the processes."""
         self.observe(status=status, failure=failure)
         self.rounds, self.starts = [], []
         self.end()

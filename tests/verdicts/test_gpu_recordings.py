@@ -178,8 +178,8 @@ def test_what_layout_optimization_costs_the_stack_in_channels_last_is_said() -> 
     ratio = Times(diagnosis).over(OFF, "inductor-channels-last")
 
     assert (
-        "compiled + channels_last: 4 tensors converted back from channels_last_3d (196 us), 1 output copied to "
-        "channels_last_3d (1.35 ms); left without layout optimization: none of 5"
+        "compiled + channels_last: 4 tensors converted back from channels_last_3d (196 us), 1 output copied to it "
+        "(1.35 ms); left without layout optimization: none of 5"
     ) in finding.message
     by_hand = truth["inductor-channels-last"]["loop_seconds"] / truth[OFF]["loop_seconds"]
     assert ratio is not None

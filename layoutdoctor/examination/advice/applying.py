@@ -16,7 +16,7 @@ class ModelCall(NamedTuple):
     The call of the model in the user's code.
 
     Attributes:
-        ranks: Number of dimensions of each tensor that can be assigned to, by its name: ``x``, ``batch['image']``.
+        ranks: Number of dimensions of each assignable tensor, by its code: ``x`` or ``batch['image']``.
         unassignable: Arguments with 4-D or 5-D tensors in a container that cannot be assigned to, such as a tuple.
         has_modes: Whether ``model.eval()`` works; it raises for an exported program.
         places: Index of each tensor in ``ranks`` among all tensors; empty if ``ranks`` contains all tensors.
@@ -119,7 +119,7 @@ def _model_lines(choice: FormatChoice | None, ranks: list[int]) -> list[str]:
 
 
 def _package_lines(configuration: Configuration, call: ModelCall) -> list[str]:
-    """The lines that compile ``model`` to a package, for inputs in the memory format that it is called with."""
+    """The lines that compile ``model`` to a package, for inputs in the memory format of ``call``."""
     options = {**global_options(configuration), **effective_options(configuration)}
     words = ", ".join(_listed(options, configuration.compile_arguments.get("mode")))
     model = "model.eval()" if call.has_modes else "model"
@@ -132,7 +132,7 @@ def _package_lines(configuration: Configuration, call: ModelCall) -> list[str]:
 
 
 def _arguments_of(call: str) -> str:
-    """``(x,)`` for ``model(x)``, and ``(x,), {"y": y}`` for ``model(x, y=y)``."""
+    """The arguments of a call as code: ``(x,)`` for ``model(x)``, ``(x,), {"y": y}`` for ``model(x, y=y)``."""
     parsed = ast.parse(call, mode="eval").body
     assert isinstance(parsed, ast.Call)
     named = ", ".join(f'"{one.arg}": {ast.unparse(one.value)}' for one in parsed.keywords)

@@ -2,8 +2,9 @@
 Computes how many times faster each configuration is than the baseline, and chooses the recommended configuration.
 
 Configurations take turns within a round, and their ratio is computed round by round, because heat and other programs
-slow both. Each start, which is a process, gives one value: the median ratio over its rounds. With two or more further
-starts, the reported ratio is the median over the starts, because memory addresses differ from process to process.
+slow all configurations. Each start, which is a process, gives one value: the median ratio over its rounds. With two or
+more further starts, the reported ratio is the median over the starts, because memory addresses differ from process to
+process.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _STUDENT = (
 _OF_THE_MEDIAN = {2: 1.0, 3: 1.160, 4: 1.092, 5: 1.198, 6: 1.135, 7: 1.214, 8: 1.160}
 _OF_A_LARGE_MEDIAN = math.sqrt(math.pi / 2)
 _POOLED_FREEDOM = 4.0
-"""Most degrees of freedom that the scatter of other configurations adds to those of a configuration's own scatter."""
+"""The most degrees of freedom that other configurations' scatter adds to a configuration's own degrees of freedom."""
 _LEAST_SCATTER = 0.005
 _WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
@@ -61,9 +62,10 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
     """
     The ratio of every other configuration to the baseline.
 
-    A configuration with two or more further starts is compared over these starts; with exactly two, the process that
-    compiled it gives a third value. Any other configuration is compared over the rounds, and its interval is widened by
-    the scatter between the starts of the others. If it shares fewer than two rounds with the baseline, it has no ratio.
+    A configuration with two or more further starts is compared over these starts. If there are exactly two, the process
+    that compiled the configuration gives a third value. Any other configuration is compared over the rounds, and its
+    interval is widened by the scatter between other configurations' starts. It needs at least two rounds in common with
+    the baseline; otherwise it has no ratio.
     """
     base = measured[baseline]
     others = {name: one for name, one in measured.items() if name != baseline}
@@ -109,7 +111,7 @@ def start_ratios(
 
 
 def round_ratios(baseline_seconds: Sequence[Seconds], candidate_seconds: Sequence[Seconds]) -> list[float]:
-    """The baseline's time over the candidate's time, for every round that both have, in round order."""
+    """The baseline's time over the candidate's time, for each common round, in round order."""
     return [mine / theirs for mine, theirs in zip(baseline_seconds, candidate_seconds, strict=False)]
 
 
@@ -123,9 +125,9 @@ def interval_over_starts(
         ratios: Ratios of at least 2 starts. They differ because of memory addresses, and are nearly normally
             distributed. Their standard deviation is taken as at least ``_LEAST_SCATTER``, because ratios may agree by
             chance.
-        others: Ratios of other configurations on the same machine; a single ratio is not used. Three starts are too few
-            for a good estimate of their scatter, so the scatter of the others is included. It counts with half of its
-            degrees of freedom, at most ``_POOLED_FREEDOM``: half of it comes from the baseline, which all share.
+        others: Ratios of other configurations on the same machine. Their scatter is included, because three starts are
+            too few for a good estimate. It counts with half of its degrees of freedom, at most ``_POOLED_FREEDOM``,
+            because half of the scatter comes from the baseline, which all ratios share. A single ratio is not used.
 
     Source:
         Student's t on the logarithms, moderated as in G. K. Smyth, Linear models and empirical Bayes methods, 2004;
@@ -238,7 +240,7 @@ _FAST_PHASE = 1.15
 
 
 def shown_seconds(trials: Iterable[Observed], comparison: Comparison | None) -> dict[str, Seconds]:
-    """Time of a call of each measured trial, as reports show it: the baseline's time over the ratio, if it has one."""
+    """Time of a call of each measured trial, as reports show it: with a ratio, the baseline's time over the ratio."""
     shown = {trial.name: call_seconds(trial.measurement) for trial in trials if trial.measurement is not None}
     if comparison is not None:
         base = shown[comparison.baseline]
@@ -251,7 +253,7 @@ NEAR_THE_BEST = 1.12
 MAY_BE_RECOMMENDED = 1.05
 """Configurations whose ratio over the rounds is within this factor of the best are timed in further starts."""
 FAR_BEHIND = 2.5
-"""If no configuration is faster than the baseline, none that is this many times slower gets further starts."""
+"""If the fastest other configuration is this much slower than the baseline, no configuration gets further starts."""
 MOST_CONTENDERS = 6
 _LEAST_OF_ITS_CORES = 1 / 3
 FEWEST_STARTS = 3
@@ -276,7 +278,7 @@ def outputs_of(trial: Observed) -> str | None:
 
 
 def eligible_names(trials: Iterable[Observed]) -> frozenset[str]:
-    """The trials that may be recommended: those that ran and whose outputs are not known to differ."""
+    """Names of the trials that may be recommended: they ran, and their outputs are not known to differ."""
     return frozenset(trial.name for trial in trials if trial.status == "ok" and outputs_of(trial) != "different")
 
 
@@ -300,14 +302,14 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
     """
     Chooses at most ``MOST_CONTENDERS`` configurations that could be recommended, to be timed in further starts.
 
-    The best configuration and the best configuration without frozen weights are always chosen. Other configurations
-    within ``MAY_BE_RECOMMENDED`` of the best follow; those that demand least are taken first. If none is faster than
-    the baseline, the best is chosen unless it is far behind: its one start may have been slow, and further starts show
-    how much starts scatter.
+    Only configurations faster than the baseline are candidates. The best one, and the best one without frozen weights,
+    are always chosen. Other candidates within ``MAY_BE_RECOMMENDED`` of the best follow, the least demanding first. If
+    there is no candidate, the best configuration is chosen unless it is ``FAR_BEHIND``: its one start may have been
+    slow, and further starts show how much starts scatter.
 
     Args:
-        medians: Ratio to the baseline over the rounds, by name, of every other configuration whose outputs are not
-            wrong.
+        medians: The ratio of every other configuration to the baseline, over the rounds, by name. Configurations with
+            wrong outputs are left out.
     """
     in_order = sorted(medians, key=lambda name: -medians[name])
     ahead = [name for name in in_order if medians[name] > 1 + RESOLUTION]
@@ -322,10 +324,11 @@ def contenders(medians: Mapping[str, float], configurations: Mapping[str, Config
 
 def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     """
-    Finds configurations without further starts that contradict the advice, so that they need further starts, too.
+    Finds configurations that contradict the advice but had no further starts yet, so that they need further starts.
 
-    Such a configuration is at least as fast as the recommended one and demands no more, or it demands least within
-    ``EQUALITY`` of the fastest. The same is checked among the configurations without frozen weights.
+    A configuration contradicts the advice if it is at least as fast as the recommended configuration and demands no
+    more, or if it demands least within ``EQUALITY`` of the fastest. Both conditions are also checked among the
+    configurations without frozen weights alone.
     """
     comparison = compare_trials(trials)
     if comparison is None:
@@ -350,8 +353,8 @@ def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, 
     Finds two configurations whose times leave open which configuration to recommend.
 
     Returns:
-        The configuration that demands least within ``EQUALITY`` of the fastest, and the fastest, if only the fastest is
-        certainly faster than the baseline; otherwise empty.
+        The configuration that demands least within ``EQUALITY`` of the fastest, and the fastest. Empty unless the
+        fastest is certainly faster than the baseline and the other configuration is not.
     """
     by_name = {trial.name: trial for trial in trials}
     medians = _medians(comparison.baseline, comparison.ratios, eligible_names(by_name.values()))
@@ -364,13 +367,13 @@ def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, 
 
 
 def _certainly_faster(ratios: Sequence[Ratio]) -> set[str]:
-    """Names with the verdict ``faster``; if any configuration has further starts, only the names of those with some."""
+    """Names with the verdict ``faster``. If any configuration has further starts, verdicts over rounds do not count."""
     was_started = any(ratio.start_ratios for ratio in ratios)
     return {ratio.name for ratio in ratios if ratio.verdict == FASTER and (ratio.start_ratios or not was_started)}
 
 
 def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
-    """Whether a configuration is faster than the chosen one and demands no more, or is as fast and demands less."""
+    """Whether ``name`` is faster than ``chosen`` and demands no more, or is as fast and demands less."""
     if chosen is None or name == chosen or chosen not in medians:
         return False
     own, other = (demands(by_name[one].configuration) for one in (name, chosen))
@@ -378,7 +381,7 @@ def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float],
 
 
 def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) -> dict[str, float]:
-    """Ratio to the baseline of every configuration that may be recommended, the baseline included."""
+    """Ratio to the baseline of every configuration that may be recommended, including the baseline's own 1."""
     return {name: of for name, of in ((baseline, 1.0), *((one.name, one.median) for one in ratios)) if name in eligible}
 
 
@@ -440,10 +443,11 @@ def recommend(
     """
     Chooses the configuration to use.
 
-    The candidate is the configuration that demands least within ``EQUALITY`` of the fastest. It is recommended if it is
-    certainly faster than the baseline, or if the baseline's outputs are wrong. Otherwise, configurations are considered
-    that demand less than the candidate and are certainly faster than the baseline. Left out are those for which another
-    configuration is at least as fast and demands no more. The fastest one left is recommended, else the baseline.
+    The first choice is the configuration that demands least within ``EQUALITY`` of the fastest. It is recommended if it
+    is certainly faster than the baseline, or if the baseline's outputs are wrong. The second choice is the fastest
+    configuration that demands less than the first choice and is certainly faster than the baseline. There must be no
+    other configuration that is at least as fast as the second choice and demands no more. Without a second choice, the
+    baseline is recommended.
 
     Returns:
         The recommendation; None if nothing was compared.
@@ -476,7 +480,7 @@ def recommend(
 
 
 def package_to_keep(diagnosis: Diagnosis) -> str | None:
-    """The recommended configuration if AOTInductor compiled it, else its fastest one whose outputs are not wrong."""
+    """The recommended configuration if AOTInductor made it; else AOTInductor's fastest one without wrong outputs."""
     eligible = eligible_names(diagnosis.trials)
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
     if diagnosis.recommended_name in made:
@@ -510,7 +514,7 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     """
     The baseline if its outputs are certainly wrong; else None.
 
-    The outputs are wrong if they differ from the reference while eager's outputs equal it. If the diagnosis has no
+    The outputs are wrong if they differ from the reference, and eager's outputs equal the reference. Without an
     eager configuration, the reference must be in float64.
     """
     trial = diagnosis.measured_trial(diagnosis.baseline_name)

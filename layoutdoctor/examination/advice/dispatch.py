@@ -1,9 +1,9 @@
 """
 Makes lines to paste that choose the configuration for each call of a model.
 
-The lines choose by the shapes of the call's tensors, and by the number of threads if the diagnoses differ in it. They
-are text for the user's own program. They make a copy of the model for each configuration that changes the model. Each
-shape is compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.
+The lines choose by the shapes of the call's tensors. If the diagnoses have different numbers of threads, the lines also
+choose by this number. They make a copy of the model for each configuration that changes the model. Each shape is
+compiled with its own sizes, as in its measurement. Other shapes run as in the baseline.
 """
 
 from __future__ import annotations

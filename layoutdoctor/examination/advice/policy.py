@@ -163,7 +163,7 @@ def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
 
 
 def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
-    """The lines of a configuration that one of the diagnoses recommends; None if none does."""
+    """The lines of a configuration that one of the diagnoses recommends; None if no diagnosis recommends it."""
     choices = (choice for diagnosis in diagnoses for choice in _choices(diagnosis))
     return next((choice.how for choice in choices if choice.configuration == name and choice.how is not None), None)
 

@@ -84,7 +84,7 @@ def costs_of(trial: Trial, parts: int = 1) -> Costs:
 
 
 def _exposed_seconds(kernels: KernelSummary, conversions: Sequence[Conversion]) -> float | None:
-    """The kernel list's sum for library conversions, if known, plus the times of all others, which never overlap."""
+    """The time in which only conversions ran. Library conversions may overlap: the kernel list's sum is preferred."""
     own = [conversion.exposed_seconds for conversion in conversions if conversion.owner != "library"]
     libraries = [conversion.exposed_seconds for conversion in conversions if conversion.owner == "library"]
     if libraries and kernels.exposed_conversion_seconds is not None:
@@ -93,13 +93,13 @@ def _exposed_seconds(kernels: KernelSummary, conversions: Sequence[Conversion]) 
 
 
 def conversion_changes(old: Trial, new: Trial, parts: tuple[int, int] = (1, 1)) -> tuple[ConversionChange, ...]:
-    """The conversions of both runs, outer-joined by the fields that both recorded; largest difference first."""
+    """The conversions of both runs, outer-joined by the fields that both runs recorded; largest difference first."""
     runs = counted_conversions(old), counted_conversions(new)
     return _joined(ConversionChange, _OF_CONVERSION, runs, launch_count, parts)
 
 
 def round_trip_changes(old: Trial, new: Trial, parts: tuple[int, int] = (1, 1)) -> tuple[RoundTripChange, ...]:
-    """The round trips of both runs, outer-joined by the fields that both recorded; largest difference first."""
+    """The round trips of both runs, outer-joined by the fields that both runs recorded; largest difference first."""
     return _joined(RoundTripChange, _OF_ROUND_TRIP, (old.redundant_pairs, new.redundant_pairs), len, parts)
 
 
@@ -125,7 +125,7 @@ def _joined(
             else None
             for own, part in zip(sides, parts, strict=True)
         )
-        changes.append(kind(old=old, new=new, **dict(zip(fields, key, strict=True))))  # the fields are the change's
+        changes.append(kind(old=old, new=new, **dict(zip(fields, key, strict=True))))  # fields of the change
     return tuple(sorted(changes, key=_size, reverse=True))
 
 
@@ -136,7 +136,7 @@ def _size(change: CostChange) -> tuple[float, float]:
 
 def layout_losses(old: Costs, new: Costs, *, judges_time: bool, judges_round_trips: bool) -> Iterator[str]:
     """
-    Yields one clause for each loss of the new run that layouts cause; a longer kernel time alone may have any cause.
+    Yields one clause for each loss that layouts cause in the new run. A longer kernel time alone is no such loss.
 
     Args:
         judges_time: Whether to compare seconds. If False, as for different devices, or if seconds are not known,

@@ -47,7 +47,7 @@ BETWEEN_RUNS = 0.05
 """On a quiet machine, the ratios of two diagnoses of one model rarely differ by this share or more."""
 
 RESTS_ON_TIMES = frozenset({"LD205", "LD303"})
-"""Rules whose findings depend on measured times: a gain that is certain in one run may be uncertain in the other."""
+"""Rules whose findings depend on measured times: a gain may be certain in one run and uncertain in another."""
 
 
 def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
@@ -79,7 +79,7 @@ def compare_models(old: Diagnosis, new: Diagnosis) -> ModelComparison:
 
 
 class _Both(NamedTuple):
-    """A configuration in both diagnoses, the old diagnosis first: its trials, and the trials with its measurements."""
+    """The two diagnoses, the old one first; a configuration's trials in them, and the trials with its measurements."""
 
     diagnoses: tuple[Diagnosis, Diagnosis]
     trials: tuple[Trial, Trial]
@@ -104,7 +104,7 @@ def _compared_model(diagnosis: Diagnosis) -> ComparedModel:
 
 
 def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
-    """The reason why two diagnoses cannot be compared, or None. Names may differ, because files are renamed."""
+    """The reason why two diagnoses cannot be compared, or None. Models' names may differ: files are renamed."""
     before, after = old.subject, new.subject
     if before.mode != after.mode:
         return f"not comparable: one is of {before.mode}, the other of {after.mode}"
@@ -149,7 +149,7 @@ def _trial_change(
 
 
 def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, ComparedTrial | None]:
-    """The trial of a name, and its record in the comparison; None and None without such a trial."""
+    """The trial with a name, and its record in the comparison; both None if the diagnosis has no such trial."""
     trial = diagnosis.find_trial(name)
     if trial is None:
         return None, None
@@ -221,7 +221,7 @@ def _trial_losses(
     if after.status not in WITH_RESULT:
         return
     took = change.own_ratio if is_alike else None
-    # The ratio also falls if only the baseline became faster; in an equal environment, the times show it.
+    # The ratio also falls if only the baseline became faster; in an equal environment, the times show this.
     if change.change is not None and change.change.verdict == SLOWER and (took is None or took < 1):
         ratios = [format_ratio(ratio.median) for ratio in (after.ratio, before.ratio) if ratio is not None]
         yield f"runs at {ratios[0]} the speed of {shown(both.diagnoses[1].baseline_name)} instead of {ratios[-1]}"

@@ -54,7 +54,7 @@ _FIELD_WORDS = {"op": "operations", "module": "modules", "shape": "shapes"}
 
 
 class _Run(NamedTuple):
-    """One of the two traces: its trial with kernels, totals by kind and name, steps to divide by (or 1), and record."""
+    """One of the two traces; ``totals`` are by kind and name, ``parts`` is the number of steps to divide by, or 1."""
 
     diagnosis: Diagnosis
     trial: Trial
@@ -68,8 +68,8 @@ def compare_traces(old: Diagnosis, new: Diagnosis) -> TraceComparison:
     Finds the changes between two examined traces.
 
     Returns:
-        The comparison. Its numbers are per profiler step if both traces recorded steps, else for whole traces. It says
-        whether the traces seem unrelated, and compares them in this case as well.
+        The comparison. Its numbers are per profiler step if both traces recorded steps, else for whole traces. Traces
+        that seem unrelated are compared as well; ``overlap.is_small`` is then True.
     """
     by_step = all(_totals(diagnosis)["step"] for diagnosis in (old, new))
     before, after = _run_of(old, by_step=by_step), _run_of(new, by_step=by_step)

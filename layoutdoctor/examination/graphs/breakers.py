@@ -2,8 +2,8 @@
 Layout breakers: operations that end a channels-last region although the operations around them could stay in it.
 
 The search begins at a conversion that a breaker causes: a value converted back into channels-last, or a tensor made
-contiguous. From there, it goes up to the operation that was given channels-last and returned another layout. This may
-be an operation of any library.
+contiguous. From there, the search goes up (towards the graph's inputs) to the operation that was given channels-last
+and returned another layout. This operation may be of any library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
     """Finds the breakers of a compiled graph."""
     found: dict[str, LayoutBreaker] = {}
     if flow.graph.direction != "backward":
-        # contiguous: conversions whose result no library call reads, or only library calls that return contiguous.
+        # contiguous: conversions whose result is read by no library call except calls that return contiguous.
         returned = {c.id: [flow.layout_of(name) for name in flow.extern_readers(str(c.value))] for c in conversions}
         contiguous = [c for c in conversions if all(map(is_only_contiguous, returned[c.id]))]
         found = _ends_for_convolutions(_Nodes(flow), contiguous)
@@ -98,7 +98,7 @@ def _add(found: dict[str, LayoutBreaker], breaker: LayoutBreaker | None) -> None
 
 def _ends_for_convolutions(values: _Nodes, conversions: Iterable[Conversion]) -> dict[str, LayoutBreaker]:
     """
-    Finds breakers, by node, that make convolutions of a channels-last model run in contiguous.
+    Finds breakers that make convolutions of a channels-last model run in contiguous; the keys are the breakers' nodes.
 
     The weights and inputs of such convolutions are converted to contiguous. The breaker may be far above, because a
     contiguous value stays contiguous through convolutions. A convolution that loses the format is itself the breaker.
@@ -117,14 +117,13 @@ def _ends_above(
     values: _Buffers | _Nodes, name: str, given_to: Callable[[str], Layout | None] | None = None
 ) -> list[tuple[str, Layout]]:
     """
-    Finds the nearest contiguous values that were computed from channels-last, each with the channels-last layout.
+    Finds the nearest contiguous values above ``name`` that were computed from channels-last, each with the lost layout.
 
-    The search begins at a value and goes up through contiguous values, but not above an end (``values.is_end``). Values
-    beyond the nearest ones, as in a sum that runs through the whole network, are breakers for other conversions.
+    The search goes up through contiguous values and stops at an end (``values.is_end``). Values beyond the nearest
+    values are breakers for other conversions; an example is a sum that runs through the whole network.
 
     Args:
-        given_to: Replacement for ``values.given``; with it, the search also goes above convolutions that were given
-            contiguous.
+        given_to: Replacement for ``values.given``. With it, the search does not stop at an end.
     """
     front, seen = [name], {name}
     while front:
@@ -176,7 +175,7 @@ class _Buffers:
 
     Attributes:
         read_by_convolutions: Buffers that a convolution reads, directly or through contiguous buffers of loops.
-        made_by_convolutions: Convolution results, and buffers that loops make of them through channels-last buffers.
+        made_by_convolutions: Convolution results, and buffers that loops compute from them via channels-last buffers.
         made_by_calls: The last contiguous result of each library call that is no convolution, by the call's node.
     """
 
@@ -220,8 +219,8 @@ class _Buffers:
 
     def _is_flattened(self, buffer: Buffer) -> bool:
         """
-        Whether a loop flattens a channels-last image in contiguous order, such as [N, C * H * W], or a library call
-        returns a result in the layout of such a buffer, which it reads.
+        Whether a buffer holds a channels-last image that a loop flattened in contiguous order, such as [N, C * H * W].
+        Also True for the result of a library call that reads such a buffer and returns the same layout.
         """
         layout = layout_or_unknown(buffer)
         if len(layout.shape) in CHANNELS_LAST_BY_RANK or "contiguous_format" not in layout.memory_formats:
@@ -234,7 +233,7 @@ class _Buffers:
         return layout.element_count in given
 
     def is_call(self, name: str) -> bool:
-        """Whether a library call or template writes a buffer, whose layout then does not show the inputs' layouts."""
+        """Whether a library call or template writes a buffer; its layout then does not show the inputs' layouts."""
         return is_call(self.flow.buffers[name])
 
     def is_end(self, name: str) -> bool:
@@ -242,7 +241,7 @@ class _Buffers:
         return self.is_call(name) and name not in self._flattened
 
     def reads(self, name: str) -> Sequence[str]:
-        """The names that a buffer is computed from; for one of several results of a call, the call's inputs."""
+        """Names of values that a buffer is computed from; for one of a call's several results, the call's inputs."""
         return self._call_of(self.flow.buffers[name]).reads
 
     followed = reads
@@ -256,10 +255,11 @@ class _Buffers:
         """
         The layout of the first channels-last value that a buffer is computed from; None if there is no such value.
 
-        The value may be read whole, in part or by an index table. A convolution's weight does not count. For another
-        call, values that the compiler converted for the call count too, and each value must have the rank and batch
-        size of the result, or as many elements as the result, because a matrix product of tokens returns a matrix. In a
-        backward graph, the layout for such a call is None.
+        The value may be read whole, in part or by an index table. A convolution's weight does not count.
+
+        For a library call other than a convolution, values that the compiler converted for the call count too. A value
+        must have the result's rank and batch size, or else as many elements as the result, because a matrix product of
+        tokens returns a matrix. In a backward graph, the layout for these calls is always None.
         """
         layouts: Iterable[Layout | None]
         if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
@@ -280,7 +280,7 @@ class _Buffers:
         return is_image or layout.element_count == own.element_count
 
     def ways_out(self, name: str) -> list[Conversion]:
-        """Conversions to other formats than channels-last that write a buffer, or a non-convolution call's inputs."""
+        """Conversions out of channels-last that write a buffer, or write inputs of a call that is no convolution."""
         ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
@@ -320,7 +320,7 @@ class _Nodes:
         region: Layouts, by name, of the channels-last values that come from a convolution or from the caller. A view in
             more dimensions, such as [T, B, C, H, W], has the layout of its image. Values that are channels-last only
             because a view permutes a contiguous tensor are left out. A value permuted to [N, H, W, C], as for a norm of
-            its channels, belongs to the region again after it is permuted back.
+            its channels, is left out until it is permuted back.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -365,7 +365,7 @@ class _Nodes:
         return next((self.region[read] for read in self.followed(name) if read in self.region), None)
 
     def given_at_least(self, name: str) -> Layout | None:
-        """The result of ``given``, or the layout of a convolution's input if that fits channels-last, or else None."""
+        """The result of ``given``, or else a convolution's input layout if this layout fits channels-last, or None."""
         given = self.given(name)
         if given is not None or not self.is_call(name):
             return given
@@ -395,7 +395,7 @@ _MOST_DIMENSIONS = max(CHANNELS_LAST_BY_RANK)
 
 
 def _is_split(layout: Layout | None) -> bool:
-    """Whether a layout is that of channels-last frames with two batch dimensions: [T, B, C, H, W]."""
+    """Whether a 5-D layout is the layout of channels-last frames with two batch dimensions: [T, B, C, H, W]."""
     known = known_numbers(layout)
     if known is None or len(known[0]) != len(_SPLIT_ORDER):
         return False
@@ -407,7 +407,7 @@ _MIXING = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "mean", "sum", "
 
 
 def _going_on(graph: Graph) -> set[str]:
-    """Values from which a 4-D or 5-D value is computed, with no operation of ``_MIXING`` in between."""
+    """Names of the values from which a 4-D or 5-D value is computed, with no operation of ``_MIXING`` in between."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or base_name(node.target) in _MIXING:
@@ -433,7 +433,7 @@ def _breaker(
 
 
 def _op(node: FxNode) -> str:
-    """The name of an operation in reports; with the namespace if the operation is not torch's own."""
+    """The name of an operation in reports; it has a namespace if the operation is not torch's own."""
     if node.target.startswith("triton_kernel_wrapper"):
         return f"triton::{node.called or 'kernel'}"
     names = node.target.removeprefix("torch.ops.").split(".")
@@ -450,7 +450,7 @@ def _words(layout: Layout) -> str:
 
 
 def with_breaker_costs(graph: Graph, known: Iterable[Conversion]) -> Graph:
-    """Adds each breaker's costs: sums over its known conversions; None if a cost, or every conversion, is missing."""
+    """Adds to each breaker the summed costs of its known conversions; None if a cost or every conversion is unknown."""
     by_id = {conversion.id: conversion for conversion in known}
     breakers = []
     for breaker in graph.breakers:

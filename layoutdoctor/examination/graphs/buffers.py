@@ -1,7 +1,8 @@
 """
 The data flow between Inductor's buffers: the buffers that each buffer reads, and the layouts in which it reads them.
 
-Fusion keeps some buffers in registers; a read of such a buffer in its own layout counts as a read of its sources.
+Fusion keeps some buffers in registers. A loop that reads such a buffer in the buffer's own layout counts as a reader of
+the buffer's sources.
 """
 
 from __future__ import annotations
@@ -40,12 +41,11 @@ def is_relayout(
     seen_stride: Sequence[int],
 ) -> bool:
     """
-    Whether a load with these strides over the target's dimensions reads the whole source and keeps its dimensions.
+    Whether a load with ``seen_stride`` over the target's dimensions reads the whole source and keeps its dimensions.
 
-    True for the same dimensions in any order (a permuted view), for neighbouring dimensions seen as one dimension or
-    the inverse (a flattened or unflattened view), and for a leading dimension that is batch and space together, as in
-    the result of a matrix product seen as ``[N, C, H, W]``. False for a part of the source, a broadcast, a channel
-    shuffle, a pixel shuffle, windows and attention heads.
+    True for a permuted view, and for a flattened or unflattened view of neighbouring dimensions. Also True for a source
+    whose first dimension is batch and space together, such as a matrix product's result seen as ``[N, C, H, W]``. False
+    for a part of the source, a broadcast, a channel shuffle, a pixel shuffle, windows and attention heads.
     """
     if math.prod(source_shape) != math.prod(target_shape):
         return False
@@ -75,7 +75,7 @@ def _runs(shape: Sequence[int], stride: Sequence[int]) -> list[_Run] | None:
 
 
 def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
-    """The load's dimensions that walk one dimension of the source, outermost first; None if the strides do not fit."""
+    """The load's dimensions that step through one source dimension, outermost first; None if strides do not fit."""
     end = run.step * run.count
     pieces: list[int] = []
     for other in seen:
@@ -90,11 +90,11 @@ def _pieces(run: _Run, seen: Sequence[_Run]) -> list[int] | None:
 
 def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int]) -> bool:
     """
-    Whether the load's dimensions that walk one dimension of the source are only parts of that dimension.
+    Whether ``pieces``, the load's dimensions that step through one source dimension, only split this dimension.
 
-    True if these dimensions of the load are neighbours in order. Also true if the source's first dimension is batch and
-    space together, and the load's first dimension is the batch: then the others are the spatial dimensions of an image,
-    with the channels in between. Size-1 dimensions do not count. Attention heads are not mistaken for the batch, even
+    Dimensions of size 1 do not count. True if the pieces are neighbours in order. Also True if the source's first
+    dimension is batch and space together. Then the load's first dimension is the batch, and the other pieces are the
+    spatial dimensions of an image, with the channels in between. Attention heads are not mistaken for the batch, even
     if the batch size is 1.
     """
     places = [large.index(piece) for piece in pieces]
@@ -142,7 +142,7 @@ class Flow:
         order: Index of each node in the graph.
         position: Index of each buffer in scheduled order.
         readers: Names of the buffers that are computed from each buffer or graph input.
-        node_readers: Nodes that read each node, each with the index of the node's value among its inputs.
+        node_readers: The nodes that read each node, each with the position of this input among the reader's inputs.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -198,7 +198,7 @@ class Flow:
             if inner is None:
                 yield self._source(buffer, read)
             elif _sees_itself(inner, read):
-                # The loop reads the inner buffer element by element, so it sees its sources in the same layouts.
+                # The loop reads the inner buffer element by element, so both see the sources in the same layouts.
                 yield from self.sources(inner)
             else:
                 yield BufferSource(read.name)
@@ -216,7 +216,7 @@ class Flow:
         return BufferSource(read.name, _seen_layout(own, target[0], read.stride))
 
     def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
-        """Whether a loop writes a concatenation and reads a branch of it, whose size differs in one dimension."""
+        """Whether a loop that writes a concatenation reads one of its branches: the sizes differ in one dimension."""
         if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
             return False
         shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))
@@ -231,9 +231,11 @@ class Flow:
         """
         The FX node that gives a buffer its line and module.
 
-        This is the node whose value the buffer holds, if it is no graph input. Else, if the buffer only prepares an
-        input of a library call, it is the node of this call. Otherwise, it is the last origin with a line or module, if
-        possible neither a convolution nor a call that reads the buffer; else the last origin, or None without origins.
+        The first of these that exists:
+        - the node whose value the buffer holds, unless it is a graph input;
+        - the node of the library call that reads the buffer, if the buffer only prepares the call's input;
+        - the last origin with a line or module, if possible neither a convolution nor a reader of the buffer;
+        - the last origin. None if there are no origins.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None and source.name not in self.inputs:
@@ -265,11 +267,11 @@ class Flow:
 
     def extern_node(self, buffer: Buffer) -> FxNode | None:
         """
-        The FX node of a library call: its source node, or else one of its origins.
+        The FX node of a library call: its source node, or else one of its origins; None if there is no origin.
 
-        The origins also include nodes that are computed for the call. The last origin with the call's operator is
-        taken. If no origin has this operator, a convolution gets the last convolution among the origins, because later
-        operations are fused into it, and another call gets the last origin. None if there is no origin.
+        The last origin with the call's operator is taken, because origins include nodes computed for the call. If no
+        origin has this operator, the last origin is taken. For a convolution, it is the last origin that convolves,
+        because later operations may be fused into the call.
         """
         source = self.nodes.get(str(buffer.source_node))
         if source is not None:
@@ -304,7 +306,7 @@ def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
 
 
 def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
-    """A source's layout as its reader sees it; the source's own if only strides of size-1 dimensions differ."""
+    """The layout in which a reader sees a source. Strides of size-1 dimensions do not count."""
     if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
         return strided_layout(*own)
     # A size-1 dimension gets the stride that torch would give it: size * stride of the next dimension larger than 1.
@@ -322,7 +324,7 @@ def densified(layout: Layout) -> Layout:
     The dense layout in the same stride order, which shows the memory format of a part of a larger buffer.
 
     A layout that satisfies a memory format, or has symbolic or no strides, is returned unchanged. A dimension of size 1
-    keeps its place among the others, because torch also looks at the stride of this dimension.
+    keeps its position in the order, because torch also looks at the stride of this dimension.
     """
     known = known_numbers(layout)
     order = stride_order(*known) if known is not None else None

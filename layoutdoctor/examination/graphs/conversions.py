@@ -2,10 +2,10 @@
 Layout conversions in the loops of a compiled graph and in copies of ATen, with the owner of each conversion and the
 operations that need it.
 
-A loop converts if it reads a whole tensor in one stride order and writes the same elements and dimensions in another,
-over dimensions larger than 1. The loop may compute as well, but not reduce. Padding, slicing, shuffling, and
-concatenations and casts that keep the layout move elements too but convert nothing. Names of kernels are not
-considered. Conversions inside an external call are not in the graph but in the kernel list.
+A loop converts if it reads a whole tensor in one stride order and writes the same elements in another stride order.
+Dimensions of size 1 do not count. The loop may compute as well, but not reduce. Padding, slicing and shuffling convert
+nothing; nor do concatenations and casts that keep the layout. Names of kernels are not considered. Conversions inside
+library calls are in the kernel list, not in the graph.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def with_graph_conversions(graphs: Sequence[Graph], graph_break_count: int) -> t
 
 
 def _conversions(flow: Flow) -> tuple[Conversion, ...]:
-    """Makes a conversion for each buffer, source layout and kind of tensor; in a concatenation, for each branch."""
+    """Makes one conversion per buffer, source layout and kind of tensor; for a concatenation, one per branch."""
     gradients = _gradient_nodes(flow)
     found: list[Conversion] = []
     for buffer in flow.graph.buffers:
@@ -137,7 +137,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
     Bytes of a tensor, added up over the dtypes; None if its size or a dtype is not known.
 
     Args:
-        dtypes: Names of dtypes, in any spelling. For a conversion: the dtype that it reads and the one that it writes.
+        dtypes: Names of dtypes, in any spelling. For a conversion: the dtypes that it reads and writes.
     """
     elements = None if layout is None else layout.element_count
     size = sum_if_all_known(*map(item_bytes, dtypes))
@@ -145,7 +145,7 @@ def tensor_bytes(layout: Layout | None, *dtypes: str | None) -> int | None:
 
 
 def _user_node(flow: Flow, buffer: Buffer, target: Layout) -> FxNode | None:
-    """The model's own call that asked for the layout in which a buffer is written; None if no call did."""
+    """The model's own call that asked for the layout in which a buffer is written; None without such a call."""
     for node in flow.nodes_of(buffer):
         before, after = layout_or_unknown(_copied(node, flow.nodes)), layout_or_unknown(node)
         is_change = before.shape == after.shape and layout_change(before, after) != "none"
@@ -171,7 +171,7 @@ def _copied_position(node: FxNode) -> int:
 
 
 def _copied(node: FxNode, nodes: Mapping[str, FxNode]) -> FxNode | None:
-    """The input that a copy reads; of any other operation, the first input that is in the graph."""
+    """The input that a copy reads; for any other operation, its first input that is in the graph."""
     return next((nodes[name] for name in node.inputs[_copied_position(node) :] if name in nodes), None)
 
 
@@ -196,7 +196,7 @@ def _is_made_of_weights(flow: Flow, name: str) -> bool:
 
 
 def _gradient_nodes(flow: Flow) -> set[str]:
-    """FX nodes of a backward graph that depend on its incoming gradients; the others recompute activations."""
+    """FX nodes of a backward graph that depend on its incoming gradients; other nodes recompute activations."""
     found = {name for name, node in flow.inputs.items() if node.tensor == "gradient"}
     for node in flow.graph.nodes:
         if any(name in found for name in node.inputs):
@@ -270,11 +270,11 @@ def with_copies_around(
     graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
 ) -> tuple[Graph, ...]:
     """
-    Adds the conversions in copies of ATen to compiled graphs; these are in no kernel of Inductor or a library.
+    Adds to compiled graphs the conversions in copies of ATen, which are no kernels of Inductor or a library.
 
-    Some copies are inside the library calls of a graph, for example when a gradient or a weight has another memory
-    format than the one in which the convolution runs. Copies outside of all graphs are listed with the last graph:
-    autograd copies gradients into the strides of their parameters, and the model makes copies after a graph break.
+    Some copies run inside a graph's library calls, for example if a convolution runs in another memory format than its
+    weight. Copies outside of all graphs are listed with the last graph: autograd copies gradients into the strides of
+    their parameters, and the model makes copies after a graph break.
 
     Args:
         device_seconds: Time of the kernels that each operation launched, by its external id; None on a CPU.
@@ -311,7 +311,7 @@ def with_copies_around(
 
 
 def _of_parameter(conversion: Conversion, graphs: Iterable[Graph]) -> Conversion:
-    """Marks a conversion as one of a gradient; sets line and module if only one result of the backward graphs fits."""
+    """Marks a conversion as a gradient's; sets line and module if exactly one result of the backward graphs fits."""
     returned = [
         node
         for graph in graphs
@@ -397,7 +397,7 @@ def _with_tensor(
 def _port_and_kind(
     node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """The port and kind of the copied tensor; without certainty, the port is None, and the kind may be ``unknown``."""
+    """The copied tensor's port, such as ``input 0``, and its kind; if uncertain, None and perhaps ``unknown``."""
     fitting = [position for position, name in enumerate(node.inputs) if _fits(nodes.get(name), source)]
     is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"
@@ -428,7 +428,7 @@ def _fits(node: FxNode | None, layout: Layout | None) -> bool:
 
 
 def _source_value(node: FxNode, port: str | None) -> str | None:
-    """The value that is copied: the input of this port, or the one that a copy reads; else None."""
+    """Name of the copied value: the input that ``port`` names, or the input that a copy reads; None if not known."""
     side, _, number = (port or "").partition(" ")
     position = int(number) if side == "input" else _copied_position(node)
     is_known = side == "input" or (side == "output" and is_copy(node))

@@ -41,7 +41,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
 
 
 def _with_cost(conversion: Conversion, seconds: float | None, bandwidth: float | None) -> Conversion:
-    """The conversion with its measured time, or, if it is not fused, with a time estimated from its bytes, if known."""
+    """Adds the measured time to a conversion. Without it, an unfused conversion gets an estimate from its bytes."""
     if seconds is not None:
         return msgspec.structs.replace(conversion, seconds=seconds, seconds_source="measured")
     if not bandwidth or conversion.bytes_moved is None or conversion.fused:
@@ -72,8 +72,8 @@ def launches_that_ran(
 
     Yields:
         A graph; a dict from launch number to the buffers that the launch writes; a dict from position in the kernel
-        list to launch number. If the count of kernels with one name is no multiple of the graph's launches with this
-        name, these kernels are left out.
+        list to launch number. Kernels of one name are left out of this dict if their count is no multiple of the
+        graph's launches with this name.
     """
     owners = Counter(name for graph in graphs for name in set(graph.kernel_names))
     for graph in graphs:

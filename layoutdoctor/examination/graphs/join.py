@@ -80,12 +80,11 @@ def _graph_of(
     call: HostOperation, inside: Sequence[HostOperation], expected: Graph | None, graphs: Sequence[Graph]
 ) -> Graph | None:
     """
-    Finds the graph that ran in a call, by the ranges around its generated kernels, or else by its Triton kernels.
+    Finds the graph that ran in a call; None if no graph is certain.
 
-    Ranges name their graph, Triton kernels do not. A graph fits if it has all Triton kernels of the call and as many
-    convolutions. The graph expected by position is taken if it fits, if no graph fits, or if the call has neither
-    ranges nor Triton kernels. Otherwise the only fitting graph is taken, or, of several, the only graph in the
-    direction (forward or backward) of the call. None if no graph is certain.
+    A range around a generated kernel names its graph. Without ranges, a graph fits if it has all Triton kernels of the
+    call and as many convolutions. ``expected`` is taken if it fits, if no graph fits, or without Triton kernels. Else
+    the only fitting graph is taken. If several graphs fit, the call's direction (forward or backward) must decide.
     """
     for entry in inside:
         if entry.name.startswith(GENERATED_PREFIX):
@@ -177,7 +176,7 @@ def _shapes_agree(entry: HostOperation, node: FxNode, shapes: dict[str, tuple[in
     recorded = [tuple(shape) for shape in entry.shapes if shape]
     if entry.name.endswith("_"):  # mkldnn::_convolution_pointwise_: the first argument is the tensor it writes to
         recorded = recorded[1:]
-    # A fused convolution may add a tensor: in the call it comes before the weight, in the pattern's node after it.
+    # A fused convolution may add a tensor: in the call it comes before the weight, in the node after the weight.
     for expected, name in zip((recorded[:1], recorded[1:3]), node.inputs[:2], strict=False):
         known = shapes.get(name)
         if known is None or not expected or not all(isinstance(size, int) for size in known):
@@ -229,8 +228,8 @@ def _matches(nodes: Sequence[FxNode], entries: Sequence[HostOperation]) -> list[
     """
     Pairs nodes and operations of the same name, in order.
 
-    Names of operations that move elements are aligned first, if both sides have them. The others, such as
-    ``aten::detach``, are aligned in the gaps between, so that they cannot shift the first pairs.
+    Operations that move elements are aligned first, by the names that both sides have. Other operations, such as
+    ``aten::detach``, are then aligned between these pairs, so that they cannot shift the pairs.
     """
     names, ran = [operation_name(node.target) for node in nodes], [entry.name for entry in entries]
     certain = {name for name in {*names} & {*ran} if moves_elements(name)}

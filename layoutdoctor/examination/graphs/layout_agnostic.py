@@ -2,7 +2,7 @@
 Operations that accept any layout and keep it, so that no conversion is needed between two of them.
 
 The lists are short on purpose. An operation that is in no list ends a region: a missing operation can hide a redundant
-pair, but never causes a wrong pair. Names are those of ATen and of the ``prims`` that Inductor's decompositions use.
+pair, but never causes a wrong pair. Names are from ATen and the ``prims`` that Inductor's decompositions use.
 """
 
 from __future__ import annotations
@@ -111,11 +111,12 @@ class StridedNorm(NamedTuple):
 
 def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[StridedNorm]:
     """
-    Finds forward batch norms, in the graph of a contiguous model, whose input is not contiguous and was made by an
-    operation other than a convolution.
+    Finds the forward batch norms whose input is not contiguous, although the model is contiguous.
+
+    Inputs that a convolution made are left out.
 
     Args:
-        taken_apart: True to look for batch norms that were decomposed into simpler operations, False for whole ones.
+        taken_apart: True to look for batch norms decomposed into simpler operations, False for whole batch norms.
     """
     nodes = {node.name: node for node in graph.nodes}
     for norm in graph.nodes:
@@ -137,7 +138,7 @@ def strided_norms(graph: Graph, *, taken_apart: bool = False) -> Iterator[Stride
 
 
 def _maker(node: FxNode, nodes: Mapping[str, FxNode]) -> tuple[FxNode | None, bool]:
-    """The operation above views and layout-agnostic operations, None for a graph input; and whether a view permutes."""
+    """The operation above views and layout-agnostic operations (None for an input), and whether a view permutes."""
     is_turned, steps = False, 0
     here: FxNode | None = node
     while here is not None and here.op == "call_function" and steps < len(nodes):

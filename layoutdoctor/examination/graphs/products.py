@@ -10,7 +10,7 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name, convolves
 from layoutdoctor.examination.layouts import layout_or_unknown
 
 LEAST_WORK_SHARE = 0.02
-"""Share of a model's work below which a gain in the time of such convolutions would not be noticed."""
+"""Such convolutions are not worth a change if their share of a model's work is smaller than this."""
 
 _CALL_FLOPS = 1e6
 """The fixed work of a call: about 20 us, in floating-point operations of a CPU."""
@@ -20,8 +20,8 @@ _WEIGHT_FLOPS = 40
 
 _3D_FACTOR = 10
 """
-The work of a 3-D convolution relative to a 2-D one: libraries have no good kernel for 3-D patches. Measured on a CPU
-(torch 2.13, kernel and input 2x14x14): 16 times as long as the matrix product in float32, 77 times in bfloat16.
+The work of a 3-D convolution relative to a 2-D one: libraries have no good kernel for 3-D patches. On a CPU
+(torch 2.13, kernel and input 2x14x14), one took 16 times as long as the matrix product in float32, 77 in bfloat16.
 """
 
 _PRODUCTS = ("mm", "linear", "matmul", "dot_product")
@@ -37,8 +37,8 @@ def is_matrix_product(
     """
     Whether a convolution, neither grouped nor transposed, equals a matrix product, because its patches do not overlap.
 
-    True if, without padding and dilation, the kernel covers the whole image, or kernel size and stride are equal and
-    divide the image. False for a pointwise convolution of more than one pixel, which is fast already.
+    There must be no padding and no dilation. Either the kernel covers the whole image, or kernel size and stride are
+    equal and divide the image. False for a pointwise convolution of more than one pixel, which is fast already.
 
     Args:
         image: Spatial sizes of the input.
@@ -66,7 +66,7 @@ def _convolves(node: FxNode) -> bool:
 
 
 def share_of(graphs: Iterable[Graph], is_one: Callable[[FxNode], bool]) -> float:
-    """Estimated share of convolutions that fit ``is_one`` in the work of forward convolutions and matrix products."""
+    """Estimates the share of convolutions that fit ``is_one`` in all work of forward convolutions and products."""
     own, every = 0.0, 0.0
     for graph in graphs:
         nodes = {node.name: node for node in graph.nodes}

@@ -1,5 +1,5 @@
 """
-Redundant pairs, proved on the data flow of a graph.
+Finds redundant pairs, which are two conversions that undo each other, and proves them on the data flow of a graph.
 
 Values joined by layout-agnostic operations form a region that can be in one layout. As recorded, values that enter the
 region are converted from layout A to layout B, and values that leave it from B to A. If the region were in A, these
@@ -43,8 +43,8 @@ class _Region:
     Values that can all be in one layout. A and B are the layouts of the module's docstring.
 
     Attributes:
-        leaving: Conversions from A to B of values that enter the region, by the name of the converted value.
-        entering: Conversions from B to A of values that leave the region, each after the name of the value it reads.
+        leaving: Conversions out of layout A, of values that enter the region, by the name of the converted value.
+        entering: Conversions back into A, of values that leave the region, each after the name of the value it reads.
         pinned: Values that are needed in B: outputs, and inputs of operations that may not accept every layout.
         foreign: Values that come in B from elsewhere.
     """
@@ -56,7 +56,7 @@ class _Region:
     foreign: set[str] = field(default_factory=set)
 
     def in_each_layout(self) -> Iterator[_Region]:
-        """Yields the region for each layout A; values from other layouts are foreign, values read in others pinned."""
+        """Yields the region for each layout A. Values from other layouts are foreign, values read in them pinned."""
         layouts: list[Layout] = []
         for source in (conversion.source for conversion in self.leaving.values()):
             if source is not None and not any(same_format(source, known) for known in layouts):
@@ -80,7 +80,7 @@ class _Region:
         self, values: Mapping[str, Buffer] | Mapping[str, FxNode], moves: Callable[[Conversion], bool]
     ) -> int | None:
         """
-        Bytes that conversions move as recorded, minus the bytes with the region in A; None if a size is not known.
+        Bytes that conversions moved, minus the bytes that they would move with the region in A; None if not known.
 
         Conversions fused into loops that compute cost nothing. A pinned value that is converted where it enters the
         region keeps this conversion.
@@ -94,7 +94,7 @@ class _Region:
     def ways(
         self, joined: nx.DiGraph, starts: Sequence[tuple[str, Conversion]], used: set[str]
     ) -> Iterator[tuple[Conversion, Conversion, list[str]]]:
-        """Unused conversions into and out of the region, and the values on the way between them; shortest way first."""
+        """Yields unused conversions into and out of the region, and the values between them; shortest way first."""
         ends: dict[str, list[int]] = defaultdict(list)
         for position, (name, _) in enumerate(self.entering):
             ends[name].append(position)
@@ -181,7 +181,7 @@ class _Loops:
 
     Attributes:
         joined: Buffers that loops write, and concatenations of these buffers: Inductor is free to choose their layouts.
-            An edge leads from a buffer to one that is computed from it in the same stride order, or that contains it.
+            Edges lead from a buffer to buffers that contain it or are computed from it in the same stride order.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -291,7 +291,7 @@ class _Loops:
         return self.flow.only_moves(self.flow.buffers[str(conversion.value)])
 
     def _others(self, region: _Region, way: Sequence[str], used: set[str]) -> list[Conversion]:
-        """Conversions of further branches of a concatenation on the way, which are removed together with the pair."""
+        """Conversions of further branches of a concatenation on the way; removing the pair removes them as well."""
         if not any(self.flow.is_concatenation(self.flow.buffers[name]) for name in way):
             return []
         above = nx.ancestors(self.joined, way[-1]) | {way[-1]}
@@ -322,22 +322,22 @@ class _Loops:
 _OUT: tuple[ConversionDirection, ...] = ("from_blocked", "to_contiguous")
 _INTO: tuple[ConversionDirection, ...] = ("to_blocked", "to_channels_last")
 """
-Directions out of and into the layout in which a library computes. Its results are converted out of this layout, its
-inputs into this layout. If all conversions go the other way, the library computes contiguous in a channels-last model.
+Usual directions of the conversions of a library's results (``_OUT``) and of its inputs (``_INTO``). If the library
+computes contiguous in a channels-last model, results are converted to channels-last and inputs to contiguous.
 """
 
 
 _CERTAIN_PORTS = frozenset({"convolution", "convolution_backward", "mkldnn_convolution", "clone", "_to_copy"})
 """
-Operations whose ports number the same arguments as the inputs of their node. This is not so for a fused binary
-operation, which has one more argument in between. A copy in the model's own code (``.contiguous()``) starts a region
-like the result of a convolution.
+Operations in which port ``input 1`` is also input 1 of the node. A fused binary operation is left out, because it has
+one more argument in between. A copy in the model's own code (``.contiguous()``) is included, because it starts a region
+like a convolution's result.
 """
 
 
 def redundant_pairs(graphs: Sequence[Graph], conversions: Sequence[Conversion]) -> tuple[RedundantPair, ...]:
     """
-    Finds the redundant pairs that Inductor's buffers prove, and those that need the kernel list as well.
+    Finds the redundant pairs that Inductor's buffers prove alone, and pairs that need the kernel list as well.
 
     Args:
         conversions: Library conversions and, in eager mode, ATen's copies that convert, in the order in which they ran.
@@ -357,7 +357,8 @@ def _gradient_pairs(graphs: Sequence[Graph]) -> Iterator[RedundantPair]:
     """
     Finds pairs of conversions of a weight's gradient: by the backward of a convolution, and back by autograd.
 
-    Gradients of the same size and layout cannot be distinguished, so both must convert the same number of gradients.
+    Gradients of the same size and layout cannot be distinguished. They are paired only if there are equally many
+    conversions of both kinds.
     """
     there: dict[Hashable, list[Conversion]] = defaultdict(list)
     back: dict[Hashable, list[Conversion]] = defaultdict(list)
@@ -511,7 +512,7 @@ class _Operations:
 def _of_either_way(
     conversions: Sequence[Conversion], usual: Sequence[ConversionDirection], other: ConversionDirection
 ) -> list[Conversion]:
-    """The conversions in the usual directions; if there are no such conversions, those in the other direction."""
+    """The conversions in the ``usual`` directions, or else the conversions in the ``other`` direction."""
     found = [conversion for conversion in conversions if conversion.direction in usual]
     return found or [conversion for conversion in conversions if conversion.direction == other]
 

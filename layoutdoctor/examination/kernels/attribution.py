@@ -46,7 +46,7 @@ _OPERATOR = re.compile(r"^(?!autograd::)[A-Za-z_]\w*::|^triton_")
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """
-    The origin of each kernel of a trace; one entry per kernel or operation, ``NONE`` if it is not known.
+    The origin of each kernel of a trace, in columns with one row per kernel or operation; ``NONE`` means not known.
 
     Attributes:
         launch: Row of the runtime call that launched each kernel.
@@ -142,7 +142,7 @@ def _nesting(trace: RecordedTrace) -> tuple[Column, Column, Column]:
 
 
 def _launches(trace: RecordedTrace) -> tuple[Column, NDArray[np.bool_]]:
-    """Row of each kernel's launch, and whether other kernels have the same launch."""
+    """Row of each kernel's launch, and whether the kernel shares this launch with other kernels."""
     kernels, launches = trace.kernels, trace.launches
     row = _lookup(launches.correlation, kernels.correlation)
     ambiguous = _shared_across_processes(launches.correlation, launches.process)
@@ -178,7 +178,7 @@ def _lookup(keys: Column, wanted: Column) -> Column:
 
 
 def _by_external(trace: RecordedTrace) -> Column:
-    """Finds operations by External ids, unless most repeat the correlation id (torch 1.13); in 2020, 0 meant no id."""
+    """Rows of kernels' operations, by External id (0: no id, in 2020); ``NONE`` if most ids repeat correlation ids."""
     operations, external, correlation = trace.operations, trace.kernels.external, trace.kernels.correlation
     both = (external != NONE) & (correlation != NONE)
     if both.any() and (external == correlation)[both].mean() > _DEGENERATE_SHARE:
@@ -268,7 +268,7 @@ class Places:
         self._parent: list[int] = attribution.parent.tolist()
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
-        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``; None if the trace shows none."""
+        """The innermost nn.Module around each kernel's origin, such as ``Conv2d_11``; None if not in the trace."""
         frames = self.trace.frames
         own = np.flatnonzero(self._is_module_name[frames.name])
         return [
@@ -278,7 +278,7 @@ class Places:
 
     def locations(self, rows: Sequence[int]) -> list[SourceLocation | None]:
         """
-        The innermost line of code that is not torch's own around each kernel's origin; None if the trace shows none.
+        The innermost line of code outside of torch around each kernel's origin; None if the trace shows no such line.
 
         The profiler records where a function begins, not the line in it that was running.
         """
@@ -313,7 +313,7 @@ class Places:
         return found
 
     def _launch_moments(self, rows: Sequence[int]) -> tuple[Column, Column, Column]:
-        """Thread and time of a kernel's launch, else of its operation; start of the backward operation around it."""
+        """Threads and times of launches, or else of operations; starts of the backward operations around these."""
         operations = self.trace.operations
         chosen = np.fromiter(rows, np.int64, len(rows))
         launch, operation = self.attribution.launch[chosen], self.attribution.operation[chosen]
@@ -376,10 +376,10 @@ class _ForwardOperations:
 
     def _find_home(self, number: int, process: str) -> int:
         """
-        The thread on which a backward operation's forward ran; ``NONE`` if no thread ran one, or several fit equally.
+        The thread on which the forward of backward operations ran; ``NONE`` if no thread or several threads fit.
 
-        A backward operation gives a number for the thread of its forward, but the trace does not name threads by this
-        number. The thread with the most forwards of the backward operations with this number is taken. A recomputed
+        Backward operations give a number for their forward's thread, but a trace does not name threads by this number.
+        So the thread that ran the most forwards of backward operations with this number is taken. A recomputed
         forward runs on another thread.
         """
         operations, threads = self.operations, self.operations.thread[self.rows]
@@ -425,7 +425,7 @@ def innermost(ranges: FrameEvents | OperationEvents, own: Column, threads: Colum
 
 
 def _parents(ranges: FrameEvents | OperationEvents, rows: Column) -> Column:
-    """Index in ``rows`` of the innermost range around each of these ranges of one thread; ``NONE`` if there is none."""
+    """Index in ``rows`` of the range directly around each range; ``NONE`` for outermost ranges. One thread only."""
     ends: list[int] = (ranges.start[rows] + ranges.duration[rows]).tolist()
     parents: list[int] = []
     stack: list[int] = []

@@ -129,7 +129,7 @@ class TraceFacts:
     The facts that a trace proves.
 
     Attributes:
-        conversions: Eager and generated copies, without those of libraries; a permutation has direction ``none``.
+        conversions: Eager and generated copies, but no conversions of libraries. A permutation has direction ``none``.
     """
 
     kernels: KernelSummary

@@ -3,8 +3,8 @@ The kernel list of one profiled iteration on a GPU, with the kernels that conver
 
 Conversions are found as in a recorded trace. The iteration's operations are also joined with the graphs they ran in,
 which gives the node, module, line and value of a conversion, so that round trips can be proved on the data flow. Port
-and value are named under two conditions: sizes and launch grid prove which tensor was converted, and in the graph this
-tensor has the layout that the kernel reads, or, for a result, the layout that the kernel writes.
+and value are named under two conditions. Sizes and launch grid must prove which tensor was converted. In the graph, an
+argument must have the layout that the kernel reads, and a result the layout that the kernel writes.
 """
 
 from __future__ import annotations

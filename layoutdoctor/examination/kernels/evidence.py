@@ -77,8 +77,8 @@ class Evidence:
 
     Attributes:
         classes: The facts that each kernel name gives, by index into ``RecordedTrace.names``.
-        groups: The convolution of each kernel: the row of its operation. Consecutive convolution kernels whose
-            operations are not known share a number below ``NONE``. Other kernels have ``NONE``.
+        groups: The convolution of each kernel, as the row of the convolution's operation. Consecutive convolution
+            kernels without known operations share a number below ``NONE``. Other kernels have ``NONE``.
     """
 
     def __init__(self, attribution: Attribution) -> None:
@@ -197,7 +197,7 @@ class _Group:
         """
         Indices of the kernels that compute, by their names.
 
-        If no name shows such a kernel and the operation is known, it is the longest kernel whose name shows no role.
+        If no name shows such a kernel and the operation is known, the longest kernel whose name shows no role is taken.
         """
         mains = [place for place, known in enumerate(self.classes) if known.is_main]
         others = [
@@ -253,8 +253,8 @@ class _Group:
         """
         Whether a conversion of MIOpen between two computing kernels converts the result of the first kernel.
 
-        MIOpen launches at most one such conversion, directly after this kernel, so that their correlation ids have no
-        gap. The next part of the operation begins with a fill, or after another call.
+        MIOpen launches at most one such conversion, directly after the first kernel, without a gap in correlation ids.
+        A fill or such a gap shows that the next part of the operation has begun.
         """
         between = range(main + 1, place)
         if any(self.classes[i].is_conversion or self.names[i].startswith(_ZERO_FILL) for i in between):
@@ -265,7 +265,7 @@ class _Group:
         return all(later - earlier <= 1 for earlier, later in pairwise(correlations))
 
     def _with_tensor(self, conversion: LibraryConversion, place: int, taken: set[tuple[int, str]]) -> LibraryConversion:
-        """Adds a conversion's tensor, if one fits grid and position, or MIOpen's order or ``_of_one_size`` decides."""
+        """Adds the tensor that fits grid and position; of several, MIOpen's order or ``_of_one_size`` decides."""
         if conversion.direction not in ("to_channels_last", "to_contiguous"):
             return conversion
         tensors = self._tensors(int(self.evidence.attribution.operation[conversion.row]))
@@ -294,8 +294,8 @@ class _Group:
         """
         Assigns one of several fitting tensors of a backward, if their sizes are equal and each is converted once.
 
-        Each tensor is assigned once, so counts and bytes by kind of tensor are right in total. Which of them a
-        conversion reads is not known, so ``port`` has no index.
+        Each tensor is assigned once, so counts and bytes by kind of tensor are right in total. Which conversion reads
+        which tensor is not known, so ``port`` has no index.
         """
         grid, direction = self.evidence.grid_of(conversion.row), self.classes[place].direction
         start = max((main for main in self.mains if main < place), default=-1) + 1
@@ -415,9 +415,9 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
     Finds generated kernels that run in two dimensions, as kernels that read and write in different orders do.
 
     Returns:
-        Whether each generated kernel does so, by row. The block sizes of the launch decide, or else its grid, or else
-        the block sizes of other launches with the same name. None if all of these leave it open: a kernel for few
-        channels needs only one block.
+        Whether each generated kernel runs in two dimensions, by row; None if not known. The block sizes of the launch
+        decide, or else its grid, or else the block sizes of other launches with the same name. The grid may leave it
+        open, because a kernel for few channels needs only one block.
 
     Source:
         ``candidate_tilings`` and ``Grid2D`` of torch 2.0 to 2.13: a pointwise kernel gets a second dimension if two of

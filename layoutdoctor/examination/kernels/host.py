@@ -61,7 +61,7 @@ _COMPUTING_THEMSELVES = _aten(
 
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
-"""Computes in ATen's own code if it runs no primitive, and calls no operation that computes except for the bias."""
+"""Computes in ATen's own code unless it runs a primitive or calls a computing operation (except for the bias)."""
 
 
 _PREPARING = _aten(
@@ -185,7 +185,7 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
 
 def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
     """
-    Makes kernels of those operations in a CPU's trace that move or compute elements, each with its self time.
+    Makes a kernel of each operation in a CPU's trace that moves or computes elements, with the operation's self time.
 
     Returns:
         The trace with these kernels. None if compiled code ran: its generated kernels are not in the trace, and a
@@ -209,7 +209,7 @@ def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
         device=np.zeros(len(rows), np.int64),
         stream=operations.thread[rows],
         correlation=unknown,
-        external=rows + 1,  # 0 would mean that it has no operation
+        external=rows + 1,  # 0 would mean that the kernel has no operation
         grid=unknown,
         process=np.zeros(len(rows), np.int64),
     )

@@ -35,10 +35,10 @@ class Shares:
     The times of operations in several iterations, as shares of a call.
 
     An operation's time is divided by the time of its own iteration, because the machine's speed changes between
-    iterations. On a CPU, both are without the time that the profiler adds: an operation's time contains the time to
-    record the operations and primitives within it. Each operation gets the median of its shares. If the iterations were
-    not timed, each operation gets the shortest of its times, because another program seldom disturbs the same operation
-    in all iterations.
+    iterations. On a CPU, the time that the profiler adds is subtracted from both: an operation's time contains the time
+    to record the operations and primitives within it. Each operation gets the median of its shares. If the iterations
+    were not timed, each operation gets the shortest of its times, because another program seldom disturbs the same
+    operation in all iterations.
 
     Attributes:
         between_seconds: Time of a call in which no kernel runs; None if the iterations or the call were not timed.
@@ -123,8 +123,8 @@ class Shares:
 
 def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | None:
     """
-    The time of an iteration minus the time that the profiler adds; on a GPU, or if the iteration was not timed, the
-    time of an unprofiled call. None if neither was timed.
+    The time of an iteration, minus the time that the profiler adds. On a GPU, or if the iteration was not timed: the
+    time of an unprofiled call, or None if no such call was timed.
     """
     if iteration.device != "cpu" or iteration.profiled_seconds is None:
         return iteration.call_seconds
@@ -133,9 +133,9 @@ def _call_seconds(iteration: Iteration, profiler_seconds: Seconds) -> Seconds | 
 
 def _profiler_seconds(iterations: Sequence[Iteration], event_count: int) -> Seconds:
     """
-    The time that the profiler adds to an iteration, limited to what the number of events can explain.
+    The time that the profiler adds to an iteration: the lower quartile, because a disturbed iteration shows more.
 
-    It is the lower quartile of several iterations: whatever disturbs an iteration adds more.
+    The number of events limits the time to ``_MOST_OF_AN_EVENT_SECONDS`` for each event.
     """
     added = sorted(
         one.profiled_seconds - one.call_seconds

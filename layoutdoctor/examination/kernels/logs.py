@@ -30,7 +30,7 @@ _CONVOLUTIONS = ("convolution", "deconvolution")
 
 
 _MOST_REORDERS_OF_TWO_CONVOLUTIONS = 8
-"""Longest row of reorders for the results of the convolution before and the arguments of the convolution after it."""
+"""The most reorders in a row between two convolutions: for results of the first and arguments of the second."""
 
 
 def summarize_log(log: OnednnLog) -> KernelSummary:
@@ -39,7 +39,7 @@ def summarize_log(log: OnednnLog) -> KernelSummary:
 
     Returns:
         The kernel list. Its ``totals`` are by kind of primitive. Its ``convolution_seconds`` is a lower bound: the time
-        of convolutions and of those reorders that are known to belong to a convolution.
+        of convolutions, and of the reorders that are known to belong to a convolution.
     """
     annotated, of_convolutions = _placed(log.primitives)
     origin = min((item.start_seconds for item in log.primitives if item.start_seconds is not None), default=0.0)

@@ -51,7 +51,7 @@ _ARCHITECTURE = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 
 
 def _cudnn(*words: str) -> str:
-    """The pattern of a cuDNN kernel: in the namespaces of cuDNN 8 and 9, or in none as in cuDNN 7."""
+    """The pattern of a cuDNN kernel: with a namespace of cuDNN 8 or 9, or without a namespace (cuDNN 7)."""
     return rf"{_IS_CUDNN}(?:{'|'.join(words)})\b"
 
 
@@ -407,6 +407,7 @@ class KernelClass(NamedTuple):
     The facts that a kernel's name gives.
 
     Attributes:
+        is_main: Whether it runs for a convolution and is no helper.
         is_helper: Whether it is a ``SubTensorOp`` kernel of MIOpen, such as a fill or a cast, or a cast of cuDNN.
     """
 

@@ -1,4 +1,4 @@
-"""The tree of operations that a profiler recorded on the host, and what their names say."""
+"""The tree of operations that a profiler recorded on the host, and facts that their names give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HostOperation:
         shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
         external_id: The profiler's External id, by which device kernels refer to the operation.
         row: Row among the trace's operations; None for an annotated range (``record_function``).
-        parent: The operation that called this one, on the same thread.
+        parent: The operation or range around this operation, on the same thread.
         primitives: oneDNN primitives that ran in this operation, but not in one of its children.
         node: The graph node that the operation ran; None if this is not certain.
         graph: Name of the node's graph; for the call of a compiled graph, the name of this graph.
@@ -123,7 +123,7 @@ def _rows(*columns: Column) -> Iterator[tuple[int, int, int, int]]:
 
 
 def nested(operations: Iterable[HostOperation]) -> list[HostOperation]:
-    """Links operations to their parents and children; they must be sorted by start, parents before their children."""
+    """Links operations to parents and children. The operations must be sorted by start, parents before children."""
     open_by_thread: dict[str, list[HostOperation]] = {}
     tree = list(operations)
     for entry in tree:

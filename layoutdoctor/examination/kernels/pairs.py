@@ -5,10 +5,10 @@ A trace does not identify tensors. The evidence that both conversions are of the
 (``shapes``), their equal launch grids (``grid``), or only that no operation between them needs a certain layout
 (``order``).
 
-A sibling can give the same evidence. This is a second convolution that reads the input of the first convolution, if
-this input and the first result have the same sizes. Examples are queries and keys of an attention, and branches of a
-reparametrized block. If sizes allow a sibling, a round trip is reported only if an operation in between reads the
-value. If only norms read it, ``shapes`` and ``grid`` count as ``order``, and ``order`` is not enough.
+A sibling can give the same evidence: a second convolution that reads the first convolution's input instead of its
+result, if both have the same sizes. Examples are queries and keys of an attention, and branches of a reparametrized
+block. If sizes allow a sibling, a round trip is reported only if an operation in between reads the value. If only norms
+read the value, evidence counts less: ``shapes`` and ``grid`` count as ``order``, and ``order`` is not enough.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class TracePair:
 
     Attributes:
         first: Index of the conversion of a convolution's result in the list of library conversions.
-        second: Index of the conversion back, of another convolution's input, in the same list.
-        between: Names of the operations between the two, in order, without immediate repeats.
+        second: Index, in this list, of the conversion back of another convolution's input.
+        between: Names of the operations between both conversions, in order, without immediate repeats.
         shape: Sizes of the value at the second conversion, or else at the first; empty if not known.
     """
 
@@ -103,7 +103,7 @@ class _Walk:
     Attributes:
         first: Index of the conversion of a result whose counterpart is searched for; None if no search is open.
         rows: Rows of the kernels after the first conversion that belong to no convolution.
-        reader: The convolution that has begun to convert its inputs since then; None if no convolution has.
+        reader: The next convolution, if it has begun to convert its inputs; else None.
     """
 
     first: int | None = None
@@ -219,7 +219,7 @@ class _Walker:
         return found
 
     def _reads_alike(self, first: LibraryConversion, second: LibraryConversion) -> bool:
-        """Whether sizes or grids allow that the second convolution read the input of the first convolution."""
+        """Whether the second convolution may have read the first convolution's input, by sizes or grids."""
         if first.tensor.shape and first.input_shape:
             return first.input_shape == first.tensor.shape
         reads = self._reads.get(first.group, [])

@@ -187,7 +187,7 @@ def _is_decided(indices: Sequence[int], candidates: tuple[_Candidate, ...]) -> b
 
 
 def _candidates(primitives: Sequence[Primitive], index: int) -> tuple[_Candidate, ...]:
-    """Results of the primitive before a reorder, and arguments of the next, with the reorder's sizes and format."""
+    """Tensors with a reorder's sizes and format: results of the primitive before, arguments of the primitive after."""
     found: list[_Candidate] = []
     before = next((i for i in range(index - 1, -1, -1) if primitives[i].kind != "reorder"), None)
     after = next((i for i in range(index + 1, len(primitives)) if primitives[i].kind != "reorder"), None)
@@ -231,7 +231,7 @@ def ranks_of_problems(kernels: Iterable[Kernel]) -> set[int]:
 
 def problem_shapes(primitive: Primitive) -> dict[str, tuple[int, ...]]:
     """
-    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty if the text is of another kind.
+    Sizes of a convolution's tensors from oneDNN's problem text, by role; empty for other primitives or texts.
 
     Args:
         primitive: A primitive whose problem is like ``mb4_g2ic16oc32_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1``.

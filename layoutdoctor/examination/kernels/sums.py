@@ -27,7 +27,7 @@ def summarize(
     Makes the summary of a kernel list, with its counts and sums.
 
     Args:
-        conversions: The conversions among the kernels, including those that change no layout.
+        conversions: The conversions among the kernels, including conversions that change no layout.
         not_understood: Number of lines and events that could not be read; conversions of unknown layouts are added.
     """
     not_understood += sum(conversion.source is None or conversion.target is None for conversion in conversions)

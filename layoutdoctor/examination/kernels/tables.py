@@ -108,7 +108,7 @@ _UNCLEAR = ("possible", "strided_copy")
 
 
 _COPIES = ("aten::copy_", "aten::clone", "aten::contiguous")
-"""Operations that may convert a layout. Each calls the one before it; only the first that a table lists counts."""
+"""Operations that may convert a layout. Each calls the operation before it; only the first in a table counts."""
 
 
 def _conversion(number: int, row: KernelTotal) -> Conversion | None:
@@ -162,8 +162,8 @@ _LEVELS = (
 
 def _whole_convolutions(rows: Sequence[KernelTotal]) -> tuple[int, float]:
     """
-    The number of forward convolutions, or of backward convolutions if there are no others, and the seconds of both,
-    including called operations. Nested rows count once.
+    The number of forward convolutions, or else of backward convolutions; and the seconds of both. The seconds
+    include called operations. Nested rows count once.
     """
     own = [row for row in rows if row.operation is not None and is_convolution_operation(row.operation)]
     levels = [[row for row in own if re.fullmatch(level, str(row.operation))] for level in _LEVELS]

@@ -53,7 +53,7 @@ def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, .
 
 def work_by_kind(work: Iterable[tuple[str | None, bool]]) -> dict[TotalKind, Sequence[str | None]]:
     """
-    Names each kernel's work for ``beside``, the side work of convolutions, and ``moved``, other work that moves data.
+    Sorts kernels' work into ``beside`` (side work of convolutions) and ``moved`` (other work that moves data).
 
     Args:
         work: The kind of work of each kernel, and whether the kernel ran for a convolution.

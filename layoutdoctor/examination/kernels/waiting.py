@@ -1,4 +1,4 @@
-"""The work that the device had while conversions ran, and whether a run waited for the device or for the host."""
+"""The time in which only conversions ran on a device, and whether a run waited for the device or for the host."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SHORT_LAG_SECONDS = 1e-4
 
 def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | None:
     """
-    Finds out what a run waited for, on its busiest device; None if no kernel ran.
+    Finds out whether a run waited for its busiest device or for the host; None if no kernel ran.
 
     Args:
-        exposed_nanoseconds: Time in which only kernels ran that convert, or may convert, a layout.
+        exposed_nanoseconds: Time in which no kernels ran except kernels that convert or may convert a layout.
     """
     trace = attribution.trace
     if not len(trace.kernels):
@@ -138,7 +138,7 @@ def _ran_on(trace: RecordedTrace, process: int, device: int, is_asked: NDArray[n
 
 
 def _union(starts: Column, ends: Column) -> tuple[Column, Column]:
-    """Sorts intervals, and merges those that touch or overlap."""
+    """Sorts intervals, and merges intervals that touch or overlap."""
     if not len(starts):
         return starts, ends
     order = np.argsort(starts, kind="stable")

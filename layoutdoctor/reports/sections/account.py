@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def account_table(account: Account) -> Table:
-    """Returns the parts of a difference as a table; the title has the difference itself."""
+    """Returns the parts of a time difference as a table; the title has the whole difference."""
     slower, faster = shown_name(account.slower), shown_name(account.faster)
     difference = signed_seconds(account.slower_seconds - account.faster_seconds)
     heading = f"Why {slower} is slower than {faster}: {difference} of {format_seconds(account.slower_seconds)} per call"
@@ -60,7 +60,7 @@ def _convolution_name(row: AccountRow) -> str:
 
 
 def why_sentence(diagnosis: Diagnosis) -> str:
-    """Says why the default is slower than the recommendation, or what the default converts; empty if it did not run."""
+    """Says why the default is slower than the recommendation, or what the default converts. Empty if it has not run."""
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
     sides = diagnosis.baseline_name, diagnosis.recommended_name
     account = next((account for account in diagnosis.accounts if (account.slower, account.faster) == sides), None)
@@ -103,7 +103,7 @@ def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:
-    """Describes one row, or all rows of conversions together; their place is named if all have the same one."""
+    """Describes one row, or all rows of conversions together; names their place if all rows have the same place."""
     row = max(rows, key=lambda row: row.seconds)
     words = _KINDS[row.kind][0].format(row_name(row))
     count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
@@ -119,7 +119,7 @@ def _place(row: AccountRow) -> str | None:
 
 
 def conversions_sentence(trial: Trial) -> str | None:
-    """Says what a trial converts per call, at what cost, or that this is not known; None if it converts nothing."""
+    """Says what a trial converts per call and the cost, or that no kernels were recorded; None without conversions."""
     counted = counted_conversions(trial)
     if trial.kernels is None and not trial.is_static:
         return "kernels were not recorded, so conversions are not known"
@@ -170,7 +170,7 @@ def decision_sentence(trial: Trial, *, in_full: bool) -> str:
 
 
 def row_name(row: AccountRow) -> str:
-    """Names the subject of a row in a few words."""
+    """Names the operations of a row, or its kind, in a few words."""
     if row.kind == "small":
         return f"small differences ({clean(row.detail or 'rows')})"
     if row.kind in ("around_kernels", "between_kernels", "outside_kernels", "not_aligned"):

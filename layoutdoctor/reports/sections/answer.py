@@ -44,9 +44,9 @@ from layoutdoctor.words import be, count_of, gain_words, listing, phrase
 
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
-"""Cores used by other programs that are worth mentioning; fewer are not."""
+"""Number of cores used by other programs above which a report mentions them."""
 WORTH_A_LINE_CHANGE = 1.3
-"""Factor of a change of the machine's speed that is worth mentioning; a smaller one is not."""
+"""Factor of a change of the machine's speed above which a report mentions the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def situation_of(diagnosis: Diagnosis) -> Situation:
 
 
 def _is_harmless(diagnosis: Diagnosis) -> bool:
-    """Whether the report may end after the claim: all was run, no rule found a loss, and no package was requested."""
+    """Whether the report may end after the claim: all ran, no rule found a loss, and no package was requested."""
     ran = all(trial.status in ("ok", "same_as") or trial.failure is None for trial in diagnosis.trials)
     ran = ran and not any(trial.configuration.ahead_of_time for trial in diagnosis.trials)
     return ran and diagnosis.interrupted is None and all(one.severity == "note" for one in diagnosis.findings)
@@ -133,11 +133,12 @@ def _has_no_convolution(diagnosis: Diagnosis) -> bool:
 
 def _claimed(diagnosis: Diagnosis) -> Ratio | None:
     """
-    Returns the ratio that the claim names: the recommended configuration's, else the largest one with right outputs.
+    Returns the ratio that the claim names; None if there is no ratio.
 
-    If it is undecided which of two configurations to recommend, the claim names the one that demands less of the user,
-    unless that one is hardly faster than the baseline. A configuration that ran in one process only is not named if
-    others ran in several processes. None if there is no ratio.
+    Normally, this is the ratio of the recommended configuration. If two configurations compete for the recommendation,
+    it is the ratio of the less demanding one, or of the faster one if the less demanding one gains hardly anything.
+    Without a recommendation, it is the largest ratio with right outputs. Configurations that ran in several processes
+    then come before configurations that ran in one.
     """
     if diagnosis.speedup is not None:
         return diagnosis.speedup
@@ -351,7 +352,7 @@ def _certainty(diagnosis: Diagnosis, situation: Situation) -> str:
 
 
 def _sizes_sentence(diagnosis: Diagnosis) -> str:
-    """Names the symbolic sizes of the inputs and the compiler's decision for each kind of sizes; empty without any."""
+    """Names the symbolic sizes of the inputs and the compiler's decision for them; empty if no size is symbolic."""
     named = [
         f"dimension {number} of {clean_name(tensor.name or 'the input')} (here {size})"
         for tensor in diagnosis.subject.inputs

@@ -1,4 +1,4 @@
-"""Makes the report of a comparison, of two traces or of two diagnoses of models, in sections."""
+"""Makes the report of a comparison in sections. Two traces are compared, or two diagnoses of models."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _overlap_words(comparison: TraceComparison) -> str:
 
 
 def _saved(comparison: TraceComparison) -> str:
-    """Describes the change of conversions, as saved or lost time only for the same work on the same device."""
+    """Describes the change of conversions; calls it saved or lost time only for the same work on the same device."""
     old, new = comparison.old.costs, comparison.new.costs
     per_step = " per step" if comparison.basis == "step" else ""
     if not old.conversion_count and not new.conversion_count:

@@ -100,7 +100,7 @@ def log_of(trial: Trial) -> Iterator[Detail]:
 def _list(
     title: str, entries: Sequence[_Entry], cells: Mapping[str, Callable[[_Entry], str]], most: int
 ) -> Iterator[Detail]:
-    """Yields a list with a column for each cell that some entry has; nothing if there is no entry."""
+    """Yields a list, without columns that are unknown or "no" for all entries; nothing if there is no entry."""
     if entries:
         columns = {name: [cell(entry) for entry in entries[:most]] for name, cell in cells.items()}
         known = {name: column for name, column in columns.items() if not set(column) <= {UNKNOWN_CELL, "no"}}
@@ -110,7 +110,7 @@ def _list(
 
 
 def _important_part(log: str) -> str:
-    """Returns the end of a log, with a traceback's error; or the last calls, if Python wrote a stack as it died."""
+    """Returns the end of a log, which has the error; after a crash of Python, the innermost calls in the log."""
     stack = max(log.find("Current thread 0x"), log.rfind("\nThread 0x"))
     part = log[stack:][:LOG_LENGTH] if stack >= 0 else log[-LOG_LENGTH:]
     if len(part) == len(log):

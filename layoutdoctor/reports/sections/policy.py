@@ -115,7 +115,7 @@ def _lines(policy: Policy) -> Iterator[str]:
 
 
 def _leaves_something_out(policy: Policy) -> bool:
-    """Whether lines that choose by shape cannot apply the configuration of some case."""
+    """Whether the lines to paste, which choose by shape, leave out the chosen configuration of some call."""
     by_name = {one.name: one for one in policy.configurations}
     used = [by_name[case.use] for case in policy.cases]
     are_mixed = len({(one.freezes, tuple(one.library_switches.items())) for one in used}) > 1

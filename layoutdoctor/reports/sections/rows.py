@@ -62,10 +62,10 @@ class TableRow(NamedTuple):
     One row of a table.
 
     Attributes:
-        cells: Texts, one for each head of the table; only the first one if there is a clause.
+        cells: One text for each head of the table; only the first text if there is a clause.
         clause: Text in place of all cells after the first; None for an ordinary row.
         is_recommended: Whether the row is the recommended configuration, which every format marks.
-        is_baseline: Whether the other rows are compared with this row, which therefore no format leaves out.
+        is_baseline: Whether the row is the baseline, with which the other rows are compared; no format leaves it out.
     """
 
     cells: tuple[str, ...]
@@ -123,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A report of tables before a format arranges it. The most important rows come first; a format may drop others."""
+    """A report made of tables, before a format arranges it. Important rows come first; a format may drop the last."""
 
     title: tuple[str, ...]
     headline: str
@@ -143,7 +143,7 @@ def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[
 
 
 def _places_in_graphs(trial: Trial) -> tuple[Table, ...]:
-    """Makes the table of a run without kernels: the lines whose conversions move most bytes, and what they convert."""
+    """Makes the table of a run without kernels: lines of code and their conversions, the most moved bytes first."""
     found: dict[str, list[Conversion]] = {}
     for conversion in counted_conversions(trial):
         place = clean_name(phrase("{}", conversion.location, line_words) or NOT_RECORDED)
@@ -163,7 +163,7 @@ def _moved(conversions: Sequence[Conversion]) -> int:
 
 
 def _configurations(diagnosis: Diagnosis) -> Table:
-    """Makes the table of configurations: by ratio to the baseline, then by time, then without time, then failures."""
+    """Makes the table of configurations, fastest first; configurations without a time come next, failures last."""
     is_timed = diagnosis.subject.target is None
     against = f"against {clean_name(shown(diagnosis.baseline_name))}"
     is_less_exact = any(times_less_exact(trial) for trial in diagnosis.trials if trial.is_right)
@@ -238,7 +238,7 @@ def conversions_cell(trial: Trial) -> str:
     """
     Counts the conversions that run as kernels of their own, by kind of tensor.
 
-    The cell is "nothing" if there are none and all kernels were recorded; else it says what was not recorded.
+    The cell is "nothing" if there are no such conversions. The cell also says if not all kernels were recorded.
     """
     text = ", ".join(tensors_in_short(trial))
     if trial.is_static:
@@ -298,7 +298,7 @@ def _decision_of(graphs: list[Graph]) -> str:
 
 
 TOTAL_HEADS = ("launches", "time", "conversions", "in conversions", "share")
-"""Heads of a table of totals, without the head of the names."""
+"""Heads of a table of totals, after the head of the first column, which has the names of the totals."""
 
 
 def total_row(total: Total) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def total_row(total: Total) -> tuple[str, ...]:
 
 
 def _places(kernels: KernelSummary) -> tuple[Table, ...]:
-    """Makes a table of the modules, operations or kernels in which conversions cost most, and one of the steps."""
+    """Makes a table of the modules, operations or kernels in which conversions cost most, and a table of the steps."""
     kinds: tuple[TotalKind, ...] = ("module", "operation", "kernel", "step")
     converting = [total for total in kernels.totals if total.conversion_count]
     found = {kind: [total for total in converting if total.kind == kind] for kind in kinds}

@@ -1,7 +1,7 @@
 """
 The first lines of a report on a recorded run: the cost of its layout conversions, and its round trips.
 
-They describe the record and decide nothing. A file without kernels is never called healthy.
+These lines describe the record and decide nothing. A file without kernels is never called healthy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from layoutdoctor.words import (
 MOST_SOURCE_LINES = 3
 _LEAST_SHARE_OF_WORK = 0.02  # smallest share of the kernel time that is mentioned
 _DEAR_CREATION = 0.1
-"""Creating primitives is named first if it takes longer than conversions, and than this share of the kernel time."""
+"""Share of the kernel time: creating primitives is named first if it takes longer than this and than conversions."""
 
 _REUSE = (
     "the first call creates each primitive, and a call with new sizes creates it again: use few input sizes",
@@ -172,7 +172,7 @@ def _time_words(kernels: KernelSummary) -> str:
 
 
 def _conversions_claim(kernels: KernelSummary, counted: Sequence[Conversion]) -> str:
-    """Says "at least" unless all conversions are certainly counted; "at most" includes the kernels that may convert."""
+    """Says how long conversions take: "at least" if some may be missing; "at most" counts kernels that may convert."""
     seconds = sum_seconds(counted)
     if seconds is None:
         return f"{count_of(launch_count(counted), 'layout conversion')}, whose time was not recorded"
@@ -278,7 +278,7 @@ def _conversion_notes(trial: Trial, kind: str, counted: Sequence[Conversion]) ->
 
 
 def _round_trips(trial: Trial, kind: str) -> str:
-    """Says how many conversions undo each other, and how sure that is."""
+    """Says how many conversions undo each other, and how certain the round trips are."""
     if not trial.redundant_pairs:
         if kind in _WITHOUT_OPERATIONS_BETWEEN:
             return f"not looked for, because {_WITHOUT_OPERATIONS_BETWEEN[kind]}"

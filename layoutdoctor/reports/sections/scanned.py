@@ -1,4 +1,4 @@
-"""Makes the report of a scan: sums, what the runs waited for, ranks far from the others, the worst files."""
+"""Makes the report of a scan: sums of conversions, reasons for waiting, unusual ranks, and the worst files."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _rank_lines(spent: Mapping[int, int]) -> Iterator[str]:
 
 def outlying(values: Mapping[int, int]) -> list[int]:
     """
-    Returns the ranks that differ from the median by more than five median deviations and a tenth of the median.
+    Returns the ranks that differ from the median by over five median deviations and also by over a tenth of the median.
 
     The farthest comes first. Empty for fewer than ``_FEWEST_RANKS`` ranks.
     """
@@ -146,7 +146,7 @@ def _largest(scan: Scan, dimension: Dimension) -> list[tuple[str, ScanTotal]]:
 
 
 def _sums(title: str, heads: tuple[str, ...], sums: Iterable[_Sum], whole: int, *, is_long: bool = False) -> Table:
-    """Makes a table of sums, each with its names before it and its share of all kernel time."""
+    """Makes a table of sums: each row has the names of a sum, its numbers, and its share of all kernel time."""
     rows = tuple(
         TableRow((*names, str(one.file_count), str(one.count), _time(one.nanoseconds), _share(one.nanoseconds, whole)))
         for names, one in sums

@@ -57,14 +57,14 @@ _TIMES = {
 @dataclass(frozen=True, slots=True)
 class FindingEntry:
     """
-    An entry in a report: one finding, or several findings of one rule that one change of one configuration removes.
+    An entry in a report: one finding, or all findings of one rule and one configuration with the same suggestion.
 
     Attributes:
         findings: The findings of the entry, in their order.
         others: Place and message of each finding but the first, for a format that has room for them.
         configuration: The trial of the findings; None for the baseline, a recorded run, or the whole diagnosis.
-        is_elsewhere: Whether a short report shows only the code of the entry, because the entry is about neither the
-            baseline nor the recommended configuration, or because it is a note beside more severe findings.
+        is_elsewhere: Whether a short report shows only the code of the entry. This holds for configurations other than
+            the baseline and the recommended one, and for notes beside more severe findings.
     """
 
     code: str
@@ -95,7 +95,7 @@ class View:
         made_by: The program and its version.
         interrupted: Sentence that says why the diagnosis stopped; None if it ran to its end.
         remarks: Facts about the model and the trials for which the answer and the tables have no room.
-        findings: Most severe first.
+        findings: The entries on findings, most severe first.
         not_understood: Everything that could not be recorded or read.
         measurement: Phrases that say how the times were taken.
         hints: Options and commands for further reports.
@@ -119,7 +119,7 @@ class View:
 
     @property
     def other_findings(self) -> str | None:
-        """The number and codes of the other findings; None if there are none."""
+        """The number and codes of the findings that a short report leaves out; None if it leaves out no finding."""
         others = [entry for entry in self.findings if entry.is_elsewhere]
         return f"{len(others)} more: {finding_codes(others)}" if others else None
 
@@ -243,7 +243,7 @@ _WHY_POSSIBLE = {
 
 
 def _possible(kernels: KernelSummary) -> Iterator[str]:
-    """Yields the kernels that may convert a layout, grouped by the reason why it is not known."""
+    """Yields the kernels that may convert a layout, grouped by the reason for the doubt."""
     noun = "call" if "operation_averages" in kernels.sources else "kernel"
     groups: dict[str, list[Total]] = {}
     for total in kernels.totals:
@@ -326,7 +326,7 @@ def _key_of_place(finding: Finding) -> tuple[object, ...]:
 
 
 def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
-    """Groups the findings of one rule about one configuration with the same suggestion."""
+    """Groups findings with equal rule, configuration and suggestion; a finding without suggestion stays alone."""
     groups: dict[tuple[object, ...], tuple[Finding, ...]] = {}
     for number, finding in enumerate(findings):
         alone = None if finding.suggestion else number
@@ -393,7 +393,7 @@ def _use(diagnosis: Diagnosis) -> tuple[str, str, str]:
 
 
 def _breakers(diagnosis: Diagnosis) -> str:
-    """Names the layout breaker that moves most bytes in the default, else in another configuration that has one."""
+    """Names the layout breaker of the default that moves most bytes; else a breaker of another configuration."""
     for trial in sorted(diagnosis.trials, key=lambda trial: trial.name != BASELINE):
         breakers = [breaker for graph in trial.graphs for breaker in graph.breakers]
         if breakers:

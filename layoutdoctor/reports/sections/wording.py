@@ -42,7 +42,7 @@ _OPTION = re.compile(r"--(budget|configurations|lower-for|mode|target)(?: ([a-z]
 
 
 def clean(text: str, length: int = MESSAGE_LENGTH) -> str:
-    """Makes a text fit for one line of any terminal: escapes unprintable characters, and cuts it with three dots."""
+    """Makes a text fit for one line of any terminal: escapes unprintable characters, and cuts long texts."""
     shown = " ".join(text[: 2 * length].split())
     if not shown.isprintable():  # Python's definition is stricter, and fast
         shown = "".join(map(_printable, shown))
@@ -95,9 +95,10 @@ def place_of(location: SourceLocation | None, module: str | None) -> str | None:
 
 def project_path(file: str) -> str | None:
     """
-    Returns a path within the project, with forward slashes; never an absolute path, or one out of the project.
+    Returns a file's path within the project, with forward slashes; never an absolute path or one with ``..``.
 
-    A file of an installed package is shown from ``site-packages`` on, another file outside the project by its name.
+    The path of a file of an installed package begins at ``site-packages``. For any other file outside the project, only
+    the file's name is returned.
 
     Args:
         file: A path as Python, or a trace, reported it.
@@ -119,7 +120,7 @@ def project_path(file: str) -> str | None:
 
 
 def costs(seconds: float | None, bytes_moved: int | None) -> tuple[str, str]:
-    """Returns a time and ``"6.12 MiB moved"``; each of the two is empty if it is not known."""
+    """Returns the time and the moved bytes as texts: ``"1.2 ms"``, ``"6.12 MiB moved"``; an unknown one is empty."""
     return phrase("{}", seconds, format_seconds), phrase("{} moved", bytes_moved, format_bytes)
 
 
@@ -201,7 +202,7 @@ def failure_clause(trial: Trial) -> str:
 
 
 def _in_short(message: str) -> str:
-    """Returns the first sentences of a message that fit into a clause, and the last, which says what to do."""
+    """Returns the first sentences of a message that fit into a clause, and its last sentence, which says what to do."""
     kept, *others = _SENTENCE_END.split(clean(message))
     while others and len(kept) + len(others[0]) < CLAUSE_LENGTH:
         kept = f"{kept} {others.pop(0)}"
@@ -211,6 +212,6 @@ def _in_short(message: str) -> str:
 
 
 def direction_words(conversion: Conversion) -> str:
-    """Names the direction of a conversion, which a kernel's name alone may not show."""
+    """Names the direction of a conversion; says that the direction "other" may be unknown if no layout was recorded."""
     is_known = conversion.direction != "other" or conversion.source or conversion.target
     return DIRECTION_WORDS[conversion.direction] + ("" if is_known else ", or of unknown direction")
