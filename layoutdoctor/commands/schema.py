@@ -111,7 +111,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help=f"which file: {', '.join(SCHEMA_KINDS)} (default: diagnosis)",
     )
     parser.add_argument(
-        "--output", metavar="FILE", action="append", default=[], help="write it to a file instead; may be repeated"
+        "--output", metavar="FILE", action="append", default=[], help="write the schema to FILE; may be repeated"
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
 

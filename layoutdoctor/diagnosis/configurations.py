@@ -180,7 +180,7 @@ def check_package(package: str | os.PathLike[str], mode: Mode, target: str | Non
     if mode != "inference":
         raise UsageError(f"{cannot} AOTInductor compiles for inference; leave the package out to diagnose {mode}")
     if target is not None:
-        raise UsageError(f"{cannot} nothing is compiled to the end for target {target!r}; leave one of the two out")
+        raise UsageError(f"{cannot} nothing is compiled to the end for {target!r}; leave out the package or the GPU")
     return path
 
 

@@ -128,7 +128,7 @@ def _in_configuration(place: str, configuration: Configuration) -> Iterator[str]
     ):
         for name in names:
             if name not in expected:
-                yield f"{place}.{part} has {_shown(name)}, expected none but {', '.join(expected)}"
+                yield f"{place}.{part} has {_shown(name)}, expected only {', '.join(expected)}"
 
 
 def problems_as_observed(place: str, trial: Observed) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _repeated(place: str, names: Iterable[str]) -> Iterator[str]:
 def _unknown(place: str, names: Iterable[str | None], known: Sequence[str]) -> Iterator[str]:
     unknown = next((name for name in names if name is not None and name not in known), None)
     if unknown is not None:
-        yield f"{place} names {_shown(unknown)}, which is not there"
+        yield f"{place} names {_shown(unknown)}, which is not in the file"
 
 
 def _shown(name: str) -> str:
@@ -230,7 +230,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         )
     if head.kind.endswith("comparison"):
         raise RecordError(
-            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name a file that it compares"
+            f"cannot read {name}: it is a {head.kind}, expected a diagnosis; name one of those that it compares"
         )
     try:
         diagnosis = msgspec.json.decode(data, type=Diagnosis)

@@ -440,10 +440,10 @@ def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     """
-    Pairs the library calls that have no counterpart at their place, in order. Other groups are unchanged.
+    Pairs the library calls that only one configuration has at their place, in their order.
 
-    Calls are paired if both sides have equally many calls with the same output shape. The places of a pair differ,
-    because a call has the place of the last operation fused into it.
+    Calls are paired if both configurations have equally many such calls with the same output shape. The places of a
+    pair differ, because a call has the place of the last operation fused into it. Other groups are unchanged.
     """
     left: dict[Hashable, tuple[list[list[_Piece]], list[list[_Piece]]]] = defaultdict(lambda: ([], []))
     found = []

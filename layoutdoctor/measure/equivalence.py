@@ -276,12 +276,12 @@ def _compare_all(reference: Reference, found: dict[str, Part]) -> list[_Compared
         size = max(wanted.size, SMALLEST_SIZE * largest.get(_module_of(name), 0.0))
         compared.append(_compare(name, found.get(name), wanted, size, reference))
     extra = sorted(found.keys() - reference.tensors.keys())
-    return [*compared, *(_Compared(name, "eager does not give it") for name in extra)]
+    return [*compared, *(_Compared(name, "absent in eager mode") for name in extra)]
 
 
 def _compare(name: str, part: Part | None, wanted: ReferenceTensor, size: float, reference: Reference) -> _Compared:
     if part is None:
-        return _Compared(name, "eager gives it, this configuration does not")
+        return _Compared(name, "present in eager mode, absent in this configuration")
     if part.shape != wanted.shape:
         return _Compared(name, f"shape {list(part.shape)}, eager gives {list(wanted.shape)}")
     if part.dtype != wanted.dtype:

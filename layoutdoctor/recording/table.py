@@ -116,7 +116,7 @@ def _refuse_what_cannot_be_read(name: str, table: TextTable) -> None:
     if table.is_ambiguous:
         raise TraceError(
             f"cannot read {name!r}: the points and commas in its numbers may separate thousands or decimals; "
-            f"expected columns that show which of the two; {advice}"
+            f"expected columns that show which is true; {advice}"
         )
     if table.unread_count and not table.row_count:
         raise TraceError(

@@ -480,7 +480,7 @@ _NUMBER = re.compile(r"(?:arg(\d+)_1|primals_(\d+))$")
 def _with_names(
     lines: Sequence[_Line], traced: Sequence[_Line], modules: Mapping[str, str], direction: GraphDirection
 ) -> list[_Line]:
-    """Returns the lines with the kind of each input, the function that the model called, and a convolution's module."""
+    """Adds to inputs their kind, to operations the function that the model called, to convolutions their module."""
     at_line: dict[SourceLocation | None, list[FxNode]] = defaultdict(list)
     for line in traced:
         if isinstance(line.call, ast.Call) and line.node.location is not None:

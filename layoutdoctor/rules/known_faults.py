@@ -386,7 +386,7 @@ def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sightin
     before_torch="2.14.0",
 )
 def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
-    """Finds nearest upsampling, a group norm and a convolution, decomposed or not, in one compiled graph."""
+    """Finds nearest upsampling, a group norm (decomposed, also another norm) and a convolution in a compiled graph."""
     for trial in evidence.own_trials(diagnosis):
         for graph in trial.graphs if trial.configuration.backend == "inductor" else ():
             named = {base_name(node.target): node for node in graph.nodes}
@@ -396,7 +396,7 @@ def upsampling_before_group_norm(diagnosis: Diagnosis) -> Iterator[Sighting]:
                 and named.keys() & {"native_group_norm", "var_mean"}
                 and any(map(runs_convolution, graph.nodes))
             ):
-                yield Sighting("nearest upsampling and a group norm in one graph", trial.name, up)
+                yield Sighting("nearest upsampling and a norm in one graph", trial.name, up)
 
 
 @Fault(

@@ -175,7 +175,7 @@ def _suggestion(times: Times, trial: Trial, conversions: Sequence[Conversion], *
         return "keep the conversions: no measured configuration with fewer is faster"
     if wanted is None:
         return "measure both memory formats: --configurations default"
-    advice = f"give the model and its input {wanted}, and measure this too: --configurations default"
+    advice = f"give the model and its input {wanted}, and measure this format too: --configurations default"
     ways = ("eager", BASELINE) if wanted == "torch.contiguous_format" else channels_last_ways(trial)
     return advised(times, trial, ways, advice + wording.miopen_words(conversions))
 

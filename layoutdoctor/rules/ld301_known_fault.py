@@ -1,4 +1,4 @@
-"""LD301: this version of torch, cuDNN or oneDNN has a known fault that the model meets."""
+"""LD301: this version of torch or cuDNN has a known fault that the model meets."""
 
 from __future__ import annotations
 

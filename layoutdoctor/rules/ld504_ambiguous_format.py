@@ -13,7 +13,7 @@ _OFF = "inductor-layout-opt-off"
 
 
 def ambiguous_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """Yields at most one finding, for the first trial with gradients in the parameter's format, but other strides."""
+    """Yields at most one finding: the first trial with a gradient of the parameter's format, but other strides."""
     trials = evidence.own_trials(diagnosis)
     for trial, gradients in evidence.first_showing(trials, _ambiguous_gradients):
         pairs = [f"{g.parameter}: {_strides(g.layout)} and {_strides(g.gradient)}" for g in gradients]

@@ -336,7 +336,7 @@ def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
         why = f" ({capture.graph_break_reasons[0]})" if capture.graph_break_reasons else ""
         message = (
             f"cannot lower anything for {target.name}: torch.compile traced no graph of this model{why}; "
-            "it would run as eager code"
+            "the model would run as eager code"
         )
         failure = Failure(kind=_TARGET, message=message)
     else:

@@ -146,7 +146,7 @@ def described_for(target: Gpu, subject: LoadedSubject, described: Subject) -> Su
     if elsewhere:
         raise UsageError(
             f"cannot lower {subject.name} for target {target.name!r}: it has tensors on {', '.join(elsewhere)}, "
-            "expected model and inputs on cpu, where they are traced; call .cpu() on both, or leave the target out"
+            "expected model and inputs on cpu, because a CPU traces the graphs; call .cpu() on both"
         )
     note = f"{target.name}: Inductor got the device properties of {target.device_name}"
     return msgspec.structs.replace(described, device="cuda", target=target.name, notes=(*described.notes, note))

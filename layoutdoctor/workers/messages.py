@@ -137,7 +137,7 @@ class Begin(Message, frozen=True, kw_only=True, tag=True):
     An order to the process that has loaded the subject: fork a worker for a configuration.
 
     Attributes:
-        is_again: Whether the worker compiles as a user does, and is timed; otherwise it compiles under capture.
+        is_again: Whether another worker has compiled the configuration: then nothing is captured, and this is timed.
         log: File for the worker's standard output and standard error.
     """
 

@@ -206,7 +206,7 @@ def digits_by_width(text: str) -> Iterator[tuple[str, list[str]]]:
     ("text", "reason"),
     [
         ("Total Time (us);Instances;Name\n1.500;3;f\n2.250;4;g\n", "may separate thousands or decimals"),
-        ("Total Time (ns);Instances;Name\n1,5 ns apart;3;f\n", "none of 1 rows of its table has the numbers"),
+        ("Total Time (ns);Instances;Name\n1,5 ns apart;3;f\n", "the numbers could not be read in any row"),
     ],
 )
 def test_numbers_with_two_meanings_are_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -77,7 +77,7 @@ def test_a_file_sets_no_more_than_how_code_is_generated(part: str, name: str, va
         ),
         (
             b'{"schema_version": 1, "kind": "model-comparison"}',
-            "it is a model-comparison, expected a diagnosis; name a file that it compares",
+            "it is a model-comparison, expected a diagnosis; name one of those that it compares",
         ),
         (
             b'{"schemaVersion": 1, "traceEvents": []}',
@@ -145,14 +145,14 @@ def test_a_value_that_cannot_be_is_refused_by_its_field(place: str, value: objec
 
 ROUND_TRIP = "round_trip_by_hand"
 CONTRADICTIONS: list[tuple[str, object, str] | tuple[str, object, str, str]] = [
-    ("trials.4.same_as", "nowhere", "$.trials[4].same_as names 'nowhere', which is not there"),
+    ("trials.4.same_as", "nowhere", "$.trials[4].same_as names 'nowhere', which is not in the file"),
     ("trials.4.same_as", "inductor-layout-opt-on", "$.trials[4].same_as names 'inductor-layout-opt-on', which is not"),
     ("trials.0.configuration.name", "inductor", "$.trials.configuration.name is 'inductor' more than once"),
-    ("comparison.baseline", "x", "$.comparison names 'x', which is not there"),
-    ("comparison.ratios.1.name", "y" * 99, f"$.comparison names '{'y' * 57}...', which is not there"),
-    ("recommendation.configuration", "x", "$.recommendation names 'x', which is not there"),
-    ("findings.1.configuration", "x", "$.findings.configuration names 'x', which is not there"),
-    ("trials.3.redundant_pairs.2.second", "z", "$.trials[3].redundant_pairs names 'z', which is not there"),
+    ("comparison.baseline", "x", "$.comparison names 'x', which is not in the file"),
+    ("comparison.ratios.1.name", "y" * 99, f"$.comparison names '{'y' * 57}...', which is not in the file"),
+    ("recommendation.configuration", "x", "$.recommendation names 'x', which is not in the file"),
+    ("findings.1.configuration", "x", "$.findings.configuration names 'x', which is not in the file"),
+    ("trials.3.redundant_pairs.2.second", "z", "$.trials[3].redundant_pairs names 'z', which is not in the file"),
     ("trials.3.kernels.conversions.0.id", "reorder 1", "$.trials[3], conversions: id is 'reorder 1' more than once"),
     ("trials.0.graphs.0.nodes.3.inputs", ["relu"], "$.trials[0].graphs[0].nodes[3].inputs has 'relu'", ROUND_TRIP),
     ("trials.0.graphs.0.nodes.1.name", "x", "$.trials[0].graphs[0].nodes.name is 'x' more than once", ROUND_TRIP),

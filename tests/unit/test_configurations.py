@@ -113,7 +113,7 @@ def test_aot_inductor_compiles_what_is_compiled_beside_torch_compiles_default() 
     [
         (("model.so", "inference", None), "expected a file whose name ends in .pt2"),
         (("m.pt2", "training", None), "AOTInductor compiles for inference"),
-        (("m.pt2", "inference", "cuda:90"), "nothing is compiled to the end for target 'cuda:90'"),
+        (("m.pt2", "inference", "cuda:90"), "nothing is compiled to the end for 'cuda:90'"),
     ],
 )
 def test_a_package_that_cannot_be_made_is_refused(arguments: tuple[Any, ...], words: str) -> None:

@@ -216,7 +216,7 @@ class Flow:
         return BufferSource(read.name, _seen_layout(own, target[0], read.stride))
 
     def _is_part(self, buffer: Buffer, stride: Sequence[int], own: _Known, target: _Known) -> bool:
-        """Whether a loop that writes a concatenation reads one of its branches: the sizes differ in one dimension."""
+        """Whether a concatenation's loop reads one of the branches: the strides are equal, one size differs."""
         if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
             return False
         shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))

@@ -397,7 +397,7 @@ def _with_tensor(
 def _port_and_kind(
     node: FxNode, nodes: Mapping[str, FxNode], source: Layout, target: Layout
 ) -> tuple[str | None, TensorKind]:
-    """The copied tensor's port, such as ``input 0``, and its kind; if uncertain, None and perhaps ``unknown``."""
+    """The copied tensor's port (``input 0``; None if uncertain) and its kind (``unknown`` if uncertain)."""
     fitting = [position for position, name in enumerate(node.inputs) if _fits(nodes.get(name), source)]
     is_result = not fitting and _fits(node, target)
     made_here: TensorKind = "gradient" if node.backward else "activation"

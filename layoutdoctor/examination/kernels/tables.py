@@ -1,4 +1,4 @@
-"""Makes a kernel list of a table of kernel totals."""
+"""Makes the kernel list of a table of totals."""
 
 from __future__ import annotations
 

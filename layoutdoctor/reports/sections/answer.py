@@ -195,7 +195,9 @@ def _claim_different(diagnosis: Diagnosis) -> str:
 
 def _claim_irrelevant(diagnosis: Diagnosis) -> str:
     reason = None if _has_no_convolution(diagnosis) else irrelevance(diagnosis)
-    claim = f"Layouts do not matter here: {reason}" if reason else "The model has no convolution: layouts do not matter"
+    claim = (
+        f"Layouts do not matter here: {reason}" if reason else "The model runs no convolution: layouts do not matter"
+    )
     trial = diagnosis.baseline
     if trial is None or trial.seconds is None:
         return claim

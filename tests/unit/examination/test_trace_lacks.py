@@ -137,7 +137,7 @@ BY_NSIGHT = {"source": "nsys_export"}
             )
             for grid, why in (
                 ((64, 1, 1), "and a conversion of few channels has the same launch grid as other kernels"),
-                (None, "nor their launch grids; it is not known which convert"),
+                (None, "nor their launch grids, so it is not known which of them convert"),
             )
         ),
         (Recorder(), BY_NSIGHT, (NO_KERNELS.replace("ProfilerActivity.CUDA", "nsys profile --trace=cuda,nvtx"),)),

@@ -259,9 +259,9 @@ def test_missing_and_additional_tensors_are_different() -> None:
     more = replace(results, outputs=[*results.outputs, X])
 
     assert check_equivalence(reference, fewer).detail == (
-        "gradient of 0.weight: eager gives it, this configuration does not"
+        "gradient of 0.weight: present in eager mode, absent in this configuration"
     )
-    assert check_equivalence(reference, more).detail == "output 1: eager does not give it"
+    assert check_equivalence(reference, more).detail == "output 1: absent in eager mode"
 
 
 def test_nan_and_infinity_where_eager_has_them_are_equal() -> None:
