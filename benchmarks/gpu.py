@@ -1,14 +1,15 @@
 """
 What a GPU does, and what layoutdoctor says of it: one command that can be resumed.
 
-    python benchmarks/gpu.py run OUT --plan first [--seconds 190]         on the machine with the GPU
+    python benchmarks/gpu.py run OUT --plan next [--seconds 560]          on the machine with the GPU
     python benchmarks/gpu.py run OUT --plan second --done OLD/manifest.json
-    python benchmarks/gpu.py run OUT --plan first --device cpu --small    tries the program, proves nothing
+    python benchmarks/gpu.py run OUT --plan next --device cpu --small     tries the program, proves nothing
     python benchmarks/gpu.py compare OUT [OLD ...]   anywhere, without torch: RIGHT or WRONG, line by line
     python benchmarks/gpu.py fixtures OUT FOLDER     anywhere, without torch: small recordings beside the truth
 
 *Truth* is plain torch in a process of its own and imports nothing of layoutdoctor. *Product* is the command
-``python -m layoutdoctor``; only its JSON is read. After each item ``run`` writes OUT again: eight files, no folders.
+``python -m layoutdoctor``; only its JSON is read. *Profile* is a loop of steps, built as for the truth, inside
+``layoutdoctor.profile()``. After each item ``run`` writes OUT again: eight files, no folders.
 """
 
 from __future__ import annotations
@@ -49,15 +50,23 @@ SETS = {
     "four": FOUR,
     "six": FOUR + ",inductor-layout-opt-off,inductor-channels-last-opt-off",
     "frozen": FOUR + ",inductor-channels-last-freezing",
+    "plain": "eager,inductor",
+    "compiled": "inductor,inductor-channels-last",
     "graphs": FOUR + ",inductor+cudagraphs",
     "tuned": FOUR + ",inductor+max-autotune,inductor-channels-last+max-autotune,inductor-channels-last+cudagraphs",
 }
-PLANS = ("first", "second", "third")
+PLANS = ("next", "second", "third")
+PROFILED_STEPS = 3
 
 
 @dataclass(frozen=True)
 class Item:
-    """A line of a plan; ``what`` is probe, truth, product or static (the product's lowering for a GPU without one)."""
+    """
+    A line of a plan.
+
+    Attributes:
+        what: ``probe``, ``truth``, ``product``, ``profile`` or ``static`` (the product's lowering without a GPU).
+    """
 
     name: str
     what: str
@@ -122,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def command_of(item: Item, arguments: argparse.Namespace) -> list[str]:
-    if item.what in ("truth", "probe"):
+    if item.what in ("truth", "probe", "profile"):
         own = [sys.executable, __file__, item.what, item.name, "--mode", item.mode, "--device", arguments.device]
         return [*own, "--configurations", item.configurations, *["--small"] * arguments.small]
     file = arguments.work / "products" / f"{item.key}.json"
@@ -141,7 +150,7 @@ def run_item(item: Item, limit: float, arguments: argparse.Namespace) -> str | N
     # Items share compiled kernels. Truth lowers each graph itself, or it would see no decision.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GPU_CASES_SMALL": str(int(arguments.small))}
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(arguments.work / "cache")
-    if item.what == "truth":
+    if item.what in ("truth", "profile"):
         environment |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
     if arguments.device == "cpu":
         environment |= {"GPU_CASES_HALF": "float32", "CUDA_VISIBLE_DEVICES": ""}
@@ -249,6 +258,36 @@ def truth(arguments: argparse.Namespace) -> int:
     for name, times in times_in_turns(steps, 1.0 if arguments.small else 5.0).items():
         rows[name] |= times
     (arguments.work / "truth" / f"{case}.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Records three steps of a loop under each configuration inside ``layoutdoctor.profile()``."""
+    import gpu_cases
+    import torch
+
+    import layoutdoctor
+    from layoutdoctor.diagnosis.saved import to_json
+    from layoutdoctor.recording.saved import save_recording
+
+    torch.manual_seed(0)
+    model, inputs = getattr(gpu_cases, str(arguments.out))()
+    model, inputs = model.to(arguments.device), [x.to(arguments.device) for x in inputs]
+    found, folder = dict[str, Any](), arguments.work / f"recordings.{arguments.mode}" / str(arguments.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in arguments.configurations.split(","):
+        step, _ = step_of(name, model, inputs, arguments.mode)
+        with layoutdoctor.profile(steps=PROFILED_STEPS) as seen:
+            for _ in range(
+                2 * PROFILED_STEPS + 4
+            ):  # two warm up, some compile, those after the recorded ones are timed
+                step()
+                seen.step()
+        print(name, seen, sep="\n", flush=True)
+        save_recording(seen.recording, folder / f"profile-{name}.recording")
+        found[name] = {"summary": seen.summary, "diagnosis": json.loads(to_json(seen.diagnosis))}
+    file = arguments.work / "products" / f"profile.{arguments.out}.{arguments.mode}.json"
+    file.write_text(json.dumps(found), encoding="utf-8")
     return 0
 
 
@@ -462,6 +501,7 @@ def compare(arguments: argparse.Namespace) -> int:
         said |= {n.removesuffix(".json") + on: json.loads(data) for n, data in unpacked(out / "products.tar")}
     for key in sorted({*truths, *(name.partition(".")[2] for name in said)}):
         by_hand, product, static = truths.get(key, {}), said.get(f"product.{key}"), said.get(f"static.{key}")
+        profiles = said.get(f"profile.{key}", {})
         lines += ["", key, *map(described_row, by_hand.items())]
         judgements: list[Judgement] = []
         if product:
@@ -469,6 +509,8 @@ def compare(arguments: argparse.Namespace) -> int:
             judgements += [*(judged(by_hand, product) if by_hand else ()), *judged_failures(key, product)]
         if product and static:
             judgements += judged_lowerings(static, product)
+        for name in by_hand.keys() & profiles.keys():
+            judgements += judged_profile(name, by_hand[name], profiles[name])
         for is_right, text in judgements:
             word = {True: "RIGHT", False: "WRONG", None: "OPEN"}[is_right]
             counts[word] += 1
@@ -542,6 +584,27 @@ def judged_trial(name: str, row: Mapping[str, Any], trial: Mapping[str, Any]) ->
         yield error > 0.05, f"outputs of {name} are called different; the error by hand is {error:.2g}"
 
 
+def judged_profile(name: str, row: Mapping[str, Any], seen: Mapping[str, Any]) -> Iterator[Judgement]:
+    """The number of recorded steps, and the kernels, conversions and decisions of one step in ``profile()``."""
+    summary, trial = seen["summary"], seen["diagnosis"]["trials"][0]
+    steps = summary["recorded_step_count"]
+    yield steps == PROFILED_STEPS, f"profile() of {name} recorded {steps:.0f} steps of {PROFILED_STEPS}"
+    if "kernels" not in row:
+        return
+    each = 1 if trial["graphs"] else steps  # with captured graphs, one step stands for all
+    count = trial["kernels"]["count"] / each if trial["kernels"] else None
+    yield count == row["kernels"], f"kernels of a step of {name} in profile(): {count}; by hand {row['kernels']}"
+    listed = Counter[str]()
+    for one in (trial["kernels"] or {}).get("conversions", []):
+        listed.update([found[0] for found in CONVERSION.finditer(one["kernel"] or "")] * one.get("count", 1))
+    real = {kernel: number * each for kernel, number in row["conversions"].items()}
+    yield listed == Counter(real), f"conversions of {name} in profile(): {dict(listed)}; by hand {real}"
+    decisions = sorted(str(graph["decision"]["applied"]) for graph in trial["graphs"] if graph["decision"])
+    by_hand = sorted(str(one["applied"]) for one in row["decisions"])
+    if decisions or by_hand:
+        yield decisions == by_hand, f"decisions of {name} in profile(): {decisions}; by hand {by_hand}"
+
+
 def judged_failures(key: str, said: Mapping[str, Any]) -> Iterator[Judgement]:
     """``illegal_access`` has to fail in channels_last alone, other cases nowhere."""
     breaks = key.startswith("illegal_access")
@@ -589,19 +652,20 @@ def fixtures(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = {"run": run, "compare": compare, "fixtures": fixtures, "truth": truth, "probe": probe}
-    parser.add_argument("command", choices=commands, help="run calls truth and probe by itself")
-    parser.add_argument("out", type=Path, help="the folder that comes back (of truth and probe: the case)")
+    commands = {"run": run, "compare": compare, "fixtures": fixtures}
+    commands |= {"truth": truth, "profile": profile, "probe": probe}
+    parser.add_argument("command", choices=commands, help="run calls truth, profile and probe by itself")
+    parser.add_argument("out", type=Path, help="the folder that comes back (of truth, profile and probe: the case)")
     parser.add_argument("folders", type=Path, nargs="*", help="where fixtures go; more results to compare")
-    parser.add_argument("--plan", choices=PLANS, default="first")
+    parser.add_argument("--plan", choices=PLANS, default="next")
     parser.add_argument("--seconds", type=float, default=430.0, help="how long to run (default: %(default)g)")
     parser.add_argument("--done", type=Path, help="the manifest.json of an earlier run, whose items are left out")
     parser.add_argument("--again", action="store_true", help="run items once more that failed")
     parser.add_argument("--only", default="", help="parts of items' names, separated by commas")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="small inputs: tries the program, proves nothing")
-    parser.add_argument("--mode", help="of truth")
-    parser.add_argument("--configurations", help="of truth")
+    parser.add_argument("--mode", help="of truth and profile")
+    parser.add_argument("--configurations", help="of truth and profile")
     arguments = parser.parse_args()
     # A later run goes on with what lies there.
     arguments.work = Path(tempfile.gettempdir()) / f"layoutdoctor_gpu.{arguments.device}{'.small' * arguments.small}"
