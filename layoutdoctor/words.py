@@ -146,7 +146,7 @@ def plural(noun: str) -> str:
     return f"{head}s{of}{rest}"
 
 
-def count_of(count: int, noun: str, several: str | None = None) -> str:
+def count_of(count: int, noun: str, several: str = "") -> str:
     """Returns a count with its noun: ``"1 convolution"``; ``several`` is a plural that does not just add ``s``."""
     return f"{count} {noun if count == 1 else several or plural(noun)}"
 
@@ -256,24 +256,24 @@ def interval_words(low: float, high: float) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def gain_words(ratio: Ratio, than: str | None = None) -> str:
+def gain_words(ratio: Ratio, than: str = "") -> str:
     """
     Describes a configuration's ratio: ``"looks 1.15x faster than eager (0.98 to 1.31), not certain"``.
 
     Args:
-        than: Words for the other configuration of the comparison; None leaves them out.
+        than: Words for the other configuration of the comparison; empty leaves them out.
     """
     low, median, high, word = ratio.low, ratio.median, ratio.high, "faster"
     if median < 1 and ratio.verdict != "equal":
         low, median, high, word = 1 / high, 1 / median, 1 / low, "slower"
     interval = f"({interval_words(low, high)})"
     if ratio.verdict == "equal":
-        return joined(("as fast", f"as {than}" if than else None, interval), " ")
-    words = joined((f"{format_ratio(median)} {word}", f"than {than}" if than else None, interval), " ")
+        return joined(("as fast", phrase("as {}", than), interval), " ")
+    words = joined((f"{format_ratio(median)} {word}", phrase("than {}", than), interval), " ")
     return words if ratio.verdict == word else f"looks {words}, not certain"
 
 
-def speed_words(ratio: Ratio, than: str | None = None) -> str:
+def speed_words(ratio: Ratio, than: str = "") -> str:
     """Makes a clause from a ratio: ``"eager is 1.64x slower (1.60 to 1.67)"``, ``"eager looks 1.05x faster ..."``."""
     return f"{shown(ratio.name)} {'' if ratio.verdict == 'inconclusive' else 'is '}{gain_words(ratio, than)}"
 

@@ -18,8 +18,6 @@ from layoutdoctor.workers.messages import (
     Copied,
     MeasuredMemory,
     MeasureMemory,
-    Profiled,
-    ProfileIteration,
     Ready,
     Request,
     Turn,
@@ -75,8 +73,6 @@ class ScriptedProcess:
                 answer = Ready(call_seconds=self.call_seconds)
             case Check():
                 answer = self.checked
-            case ProfileIteration():
-                answer = Profiled(notes=("profiled",))
             case MeasureMemory():
                 answer = MeasuredMemory(peak_memory_bytes=7)
             case _:

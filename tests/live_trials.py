@@ -102,10 +102,9 @@ def seen_here(
             trial, iterations = Observed(configuration=chosen, status="failed", failure=failed.failure), ()
             proposals = failed.proposals
         else:
-            iterations = tuple(one.iteration for one in profiled if one.iteration is not None)
+            iterations = tuple(iteration for one in profiled for iteration in one.iterations)
             trial, proposals = checked.trial, checked.proposals or compiled.proposals
-            lacks = [one.lack for one in profiled[:1] if one.lack is not None]
-            trial = msgspec.structs.replace(trial, lacks=(*trial.lacks, *lacks))
+            trial = msgspec.structs.replace(trial, lacks=(*trial.lacks, *profiled[0].lacks))
     head = Head(
         layoutdoctor_version=__version__,
         created_at="2026-11-20T12:00:00Z",

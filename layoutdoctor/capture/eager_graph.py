@@ -218,10 +218,10 @@ def _user_location(frame: FrameType | None) -> SourceLocation | None:
 class ModuleTracker(contextlib.ExitStack):
     """Tracks which nn.Module runs, with forward hooks on the modules of a copy of the model."""
 
-    def __init__(self, module: torch.nn.Module | None) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self._running: list[str] = []
-        for name, part in module.named_modules() if module is not None else ():
+        for name, part in module.named_modules():
             if name:
                 self.callback(part.register_forward_pre_hook(partial(self._entering, name)).remove)
                 self.callback(part.register_forward_hook(self._leaving, always_call=True).remove)
@@ -241,24 +241,20 @@ class ModuleTracker(contextlib.ExitStack):
             self._running.pop()
 
 
-def record_eager_iteration(
-    step: Callable[[], None], module: torch.nn.Module | None, outputs: Callable[[], Any]
-) -> Graph:
+def record_eager_iteration(step: Callable[[], None], module: torch.nn.Module, outputs: Callable[[], Any]) -> Graph:
     """
     Runs one eager iteration and returns its operations as a graph.
 
     A tensor that is still referenced afterwards counts as an output, because other code may depend on its layout.
 
     Args:
-        module: The copy of the user's module that ``step`` runs; None if it runs a function.
+        module: The copy of the user's module that ``step`` runs, or the module of the modules that a function uses.
         outputs: Function that returns the outputs of the iteration and, in training, the gradients.
 
     Raises:
         Exception: Any error of the step.
     """
-    weights: dict[int, TensorKind] = {}
-    if module is not None:
-        weights = {id(parameter): "weight" for parameter in module.parameters() if parameter.dim() > 1}
+    weights: dict[int, TensorKind] = {id(one): "weight" for one in module.parameters() if one.dim() > 1}
     with ModuleTracker(module) as modules:
         recorder = EagerRecorder(modules, weights)
         with recorder:

@@ -87,10 +87,10 @@ def clean_module_path(path: str) -> str | None:
 _NO_NAMES: Mapping[str, Sequence[str]] = {}
 
 
-def names_of_modules(model: torch.nn.Module | None) -> Mapping[str, Sequence[str]]:
+def names_of_modules(model: torch.nn.Module) -> Mapping[str, Sequence[str]]:
     """Returns the names of each module of a model, by the module's ``id`` as text; a shared module has several."""
     found: dict[str, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False) if model is not None else ():
+    for name, module in model.named_modules(remove_duplicate=False):
         found.setdefault(str(id(module)), []).append(name)
     return found
 

@@ -47,7 +47,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
             if getattr(node, "node", None) is not None:
                 found += _buffers_of_node(node, facts, graph)
     constants = _renamed_constants(graph)
-    return tuple(_with_names(buffer, constants) for buffer in found) if constants else tuple(found)
+    return tuple(_with_names(buffer, constants) for buffer in found)
 
 
 def _renamed_constants(graph: Any) -> dict[str, str]:
@@ -158,8 +158,8 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
             )
         )
     # After a change in place, a loop body still has the old name of the buffer, and the scheduler has the new name.
-    renamed = getattr(node, "mutation_renames", None)
-    return [_with_names(buffer, renamed) for buffer in found] if renamed else found
+    renamed = getattr(node, "mutation_renames", {})
+    return [_with_names(buffer, renamed) for buffer in found]
 
 
 def _source_node(node: Any, origins: Sequence[str]) -> str | None:
@@ -260,7 +260,9 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
         return tuple(BufferRead(name=name, stride=None) for name in loaded)
     ones = {variable for variable in body.var_ranges if variable not in counts}
     store = _steps(body.indexing_exprs[stores[0].index_name], counts, ones)
-    unmasked = _indices_of(body.root_block)
+    # Masked parts of a loop body have blocks of their own.
+    outer = [node for node in body.root_block.graph.nodes if node.target == "get_index" and node.args]
+    unmasked = {str(node.args[-1]) for node in outer}
     reads: dict[BufferRead, None] = {}
     for entry in body.memory_usage[MemoryUsageType.LOAD]:
         load = _steps(body.indexing_exprs[entry.index_name], counts, ones)
@@ -272,11 +274,6 @@ def _buffer_reads(body: Any, stored: str, shape: Sequence[int], stride: Sequence
         offset = load[1] if load is not None else 0
         reads[BufferRead(name=entry.buffer_name, stride=seen, offset=offset, is_masked=masked)] = None
     return tuple(reads)
-
-
-def _indices_of(block: Any) -> set[str]:
-    """Names the index expressions in the outermost block of a loop body; masked parts have blocks of their own."""
-    return {str(node.args[-1]) for node in block.graph.nodes if node.target == "get_index" and node.args}
 
 
 def _steps(index: Any, counts: dict[Any, int], ones: set[Any]) -> tuple[dict[Any, int], int] | None:

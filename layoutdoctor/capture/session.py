@@ -28,7 +28,7 @@ from layoutdoctor.capture.fx_graph import (
     traced_model,
 )
 from layoutdoctor.capture.inductor_graph import buffers_of, code_fingerprint, kernel_sources
-from layoutdoctor.diagnosis import Buffer, FxNode, Graph, GraphDirection, Layout, TracedModel
+from layoutdoctor.diagnosis import Buffer, FxNode, Graph, GraphDirection, Lack, Layout, TracedModel
 from layoutdoctor.errors import first_line
 from layoutdoctor.recording.decision import RawDecision, describe_decision
 from layoutdoctor.recording.torch_trace import first_words
@@ -51,14 +51,14 @@ class CompileCapture:
 
     Attributes:
         captured: The graphs so far, in the order of lowering.
-        model: The model from which the graphs take the names of modules; None keeps dynamo's names.
+        model: The model from which the graphs take the names of modules; dynamo's names are kept without a model.
         graph_break_reasons: Reasons of the graph breaks in the finished blocks, one line each.
         recompile_reasons: Guards that failed in the finished blocks and caused a recompile, one line each.
     """
 
-    def __init__(self, model: torch.nn.Module | None = None) -> None:
+    def __init__(self) -> None:
         self.captured: list[CapturedGraph] = []
-        self.model = model
+        self.model = torch.nn.Module()
         self.graph_break_reasons: tuple[str, ...] = ()
         self.recompile_reasons: tuple[str, ...] = ()
         self._decisions: list[tuple[Any, RawDecision]] = []
@@ -69,9 +69,9 @@ class CompileCapture:
         self._first_frame = 0
 
     @property
-    def failures(self) -> tuple[str, ...]:
+    def lacks(self) -> tuple[Lack, ...]:
         """Parts of the capture that failed, each with its reason."""
-        return tuple(self._hooks.failures)
+        return tuple(Lack(part="graphs", reason=f"not recorded: {failure}") for failure in self._hooks.failures)
 
     @property
     def lowered_count(self) -> int | None:
@@ -134,7 +134,9 @@ class CompileCapture:
         """Returns the last decision about this graph, else the first decision since the previous graph, else None."""
         decided, self._decisions = self._decisions, []
         own = [raw for graph_module, raw in decided if graph_module is lowering.module]
-        return own[-1] if own else decided[0][1] if decided else None
+        if own:
+            return own[-1]
+        return decided[0][1] if decided else None
 
 
 def record_decision(applied: bool, log: Sequence[str], is_inference: bool) -> RawDecision:
@@ -174,14 +176,15 @@ def _graph_record(
         except Exception as error:  # a capture never breaks the compile it watches
             problems.append(f"{what}: {first_line(error)}")
 
+    buffers: tuple[Buffer, ...] = ()
     fields: dict[str, Any] = {}
     graph_module = lowering.orig_gm  # the graph before lowering: torch 2.7 to 2.15
     direction: GraphDirection = "forward"
     with part("direction"):  # both attributes: torch 2.7 to 2.15
         direction = "inference" if lowering.is_inference else "backward" if lowering.is_backward else "forward"
     with part("buffers"):
-        fields["buffers"] = buffers_of(lowering, kernels)
-    targets = _extern_targets(fields.get("buffers", ()))
+        buffers = buffers_of(lowering, kernels)
+    targets = _extern_targets(buffers)
     with part("decision"):
         fields["decision"] = describe_decision(
             tuple(calls_of(graph_module, targets, names)),
@@ -189,13 +192,13 @@ def _graph_record(
             raw,
             bool(lowering.layout_opt),
             lowering.num_channels_last_conv,
-            _written_layouts(fields.get("buffers", ())),
+            _written_layouts(buffers),
         )
     with part("FX nodes"):
         fields["nodes"] = tuple(_nodes_of(graph_module, direction, targets, names))
         fields["output_names"] = output_names(graph_module)
     with part("parts not understood"):
-        fields["not_understood"] = not_understood_in(graph_module, fields.get("buffers", ()))
+        fields["not_understood"] = not_understood_in(graph_module, buffers)
     with part("generated code"):
         if isinstance(generated, tuple):  # the texts of AOTInductor
             source = "\n".join(text.value for text in generated)
@@ -207,6 +210,7 @@ def _graph_record(
     return Graph(
         name=name,
         direction=direction,
+        buffers=buffers,
         **{"decision": None, **fields},
         kernel_names=tuple(dict.fromkeys(kernel for kernel, _, _ in kernels)),
         hook_failure="; ".join(problems) or None,

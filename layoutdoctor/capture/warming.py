@@ -76,7 +76,7 @@ def tune_one_at_a_time() -> None:
     tuner.benchmark_all_configs = one_at_a_time
 
 
-def warm_up_compiler(*, builds: bool = True) -> None:
+def warm_up_compiler(*, builds: bool) -> None:
     """
     Prepares this process, which must have no other thread, for forks that compile.
 

@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     from layoutdoctor.workers.processes import OtherPrograms
 
     others = OtherPrograms()
-    rows = [*_versions(), *_of_torch()]
+    python = f"{platform.python_version()} ({sys.platform}, {platform.machine()})"
+    rows = [("layoutdoctor", __version__), ("Python", python), *_of_torch()]
     time.sleep(max(0.0, _LOOK_SECONDS - others.elapsed))
     rows += _of_machine(others.cores)
     names = [name for name, _ in rows]
@@ -49,11 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
         text = textwrap.fill(value, wide, initial_indent=first, subsequent_indent=" " * indent, break_long_words=False)
         print_text(text + "\n")
     return 0
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    yield "layoutdoctor", __version__
-    yield "Python", f"{platform.python_version()} ({sys.platform}, {platform.machine()})"
 
 
 def _of_torch() -> Iterator[tuple[str, str]]:

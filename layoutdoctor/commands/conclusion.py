@@ -26,7 +26,14 @@ from layoutdoctor.commands.output import (
 )
 from layoutdoctor.commands.streams import OutputError, logger, print_text, say
 from layoutdoctor.diagnosis import Diagnosis, Failure, Finding
-from layoutdoctor.diagnosis.accepted import Acceptance, accept, accept_all, load_accepted, save_accepted
+from layoutdoctor.diagnosis.accepted import (
+    NOTHING_ACCEPTED,
+    Acceptance,
+    accept,
+    accept_all,
+    load_accepted,
+    save_accepted,
+)
 from layoutdoctor.diagnosis.record import Record
 from layoutdoctor.errors import UsageError
 from layoutdoctor.files.writing import TRACE_SUFFIX
@@ -87,7 +94,7 @@ class Conclusion:
         report_format: Format of the report on standard output.
         fail_on: Least severity, or code, of the findings that fail the command; None if no finding fails the command.
         accepted_path: File of accepted findings, which is read or written; None without such a file.
-        accepted: Content of the file at ``accepted_path``; None if there is no such file yet.
+        accepted: Content of the file at ``accepted_path``; without entries if there is no such file yet.
         annotate: Function that writes an annotated trace; None unless the only file to show is a trace, table or log.
     """
 
@@ -96,17 +103,17 @@ class Conclusion:
     is_redacted: bool
     fail_on: str | None
     accepted_path: Path | None
-    accepted: AcceptedFile | None
+    accepted: AcceptedFile
     writes_accepted: bool
     annotate: Annotate | None
 
-    def conclude(self, diagnosis: Diagnosis, status: int, show: Callable[[Diagnosis], None] | None = None) -> int:
+    def conclude(self, diagnosis: Diagnosis, status: int, show: Callable[[Diagnosis, str], None] = print_report) -> int:
         """
         Writes and prints the reports of a diagnosis; says how many findings are accepted, and which fail the command.
 
         Args:
             status: Exit status if no finding fails the command.
-            show: Function that shows the scrubbed diagnosis; None prints the report.
+            show: Function that shows the scrubbed diagnosis in a format.
 
         Returns:
             The exit status, which is ``status`` without ``fail_on``. With ``fail_on``, a failing finding gives
@@ -118,10 +125,7 @@ class Conclusion:
         try:
             written = save_reports(shown, self.outputs, self.annotate)
         finally:
-            if show is not None:
-                show(shown)
-            else:
-                print_report(shown, self.report_format)
+            show(shown, self.report_format)
         say_what_was_written(written)
         if self.accepted_path is not None:
             self._end_accepted(self.accepted_path, acceptance)
@@ -141,9 +145,7 @@ class Conclusion:
         if self.accepted_path is None:
             return Acceptance(diagnosis)
         diagnosis = for_others(diagnosis)  # with scrubbed names, as in the file
-        if self.accepted is not None and not self.writes_accepted:
-            return accept(diagnosis, self.accepted)
-        return accept(diagnosis, accept_all(diagnosis, self.accepted))
+        return accept(diagnosis, accept_all(diagnosis, self.accepted) if self.writes_accepted else self.accepted)
 
     def _end_accepted(self, path: Path, acceptance: Acceptance) -> None:
         """Writes the accepted findings if requested; logs their number, and the entries that no longer hold."""
@@ -178,7 +180,7 @@ def prepare_conclusion(
     outputs = prepare_outputs(
         arguments.output, force=arguments.force, read=read, further=further, redact=arguments.redact
     )
-    path, accepted, written = None, None, arguments.write_accepted
+    path, accepted, written = None, NOTHING_ACCEPTED, arguments.write_accepted
     if arguments.accepted is not None:
         path = Path(arguments.accepted)
         accepted = load_accepted(path)
@@ -191,7 +193,8 @@ def prepare_conclusion(
         path = writable(Path(written), read, force=arguments.force)
         if path.absolute() in {output.path.absolute() for output in outputs}:
             raise UsageError(f"cannot write {str(path)!r} twice: give --output and --write-accepted other files")
-        accepted = load_accepted(path) if path.is_file() else None
+        if path.is_file():
+            accepted = load_accepted(path)
     is_written = written is not None
     return Conclusion(
         outputs, arguments.format, arguments.redact, arguments.fail_on, path, accepted, is_written, annotate
@@ -262,15 +265,15 @@ def _line(finding: Finding) -> str:
     return f"{head}{f' {place}' if place else ''}: {clean(finding.message)}"
 
 
-def refuse_outputs_of_several(arguments: argparse.Namespace, count: int, what: str) -> None:
+def refuse_outputs_of_several(arguments: argparse.Namespace, count: int) -> None:
     """Refuses output files and formats that can hold only one diagnosis, if there are several."""
     if count > 1 and (arguments.output or arguments.write_accepted is not None):
         raise UsageError(
-            f"cannot write one file for {count} {what}: --output and --write-accepted take one diagnosis; examine "
+            f"cannot write one file for {count} diagnoses: --output and --write-accepted take one diagnosis; examine "
             "one file at a time, with --force for --write-accepted after the first"
         )
     if count > 1 and arguments.format not in _JOINED_FORMATS:
-        raise UsageError(f"cannot print {count} {what} as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")
+        raise UsageError(f"cannot print {count} diagnoses as {arguments.format}: expected {', '.join(_JOINED_FORMATS)}")
 
 
 def worst_of(statuses: Sequence[int]) -> int:

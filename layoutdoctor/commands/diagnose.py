@@ -269,9 +269,9 @@ def diagnose_calls(
         tried = (*plan.request.configurations, ONCE_FOR_ALL_SIZES)
         requests = {name: msgspec.structs.replace(one, configurations=tried) for name, one in requests.items()}
 
-    def conclude(found: Mapping[str, Diagnosis | Failure]) -> None:
+    def conclude(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
         if arguments.format != "json":
-            several.print_found(found, plan.conclusion)
+            several.print_found(found, conclusion)
         done = zip(found.values(), weights, strict=True)
         measured = [(one, weight) for one, weight in done if not isinstance(one, Failure)]
         try:
@@ -279,9 +279,9 @@ def diagnose_calls(
         except UsageError as error:  # for example, a model without convolutions has no times
             say(f"no policy: {error}")
             if arguments.format == "json":
-                several.print_found(found, plan.conclusion)
+                several.print_found(found, conclusion)
             return
-        publish(plan.conclusion.for_others(policy), plan.conclusion.outputs, arguments.format, render_policy)
+        publish(conclusion.for_others(policy), conclusion.outputs, arguments.format, render_policy)
 
     return several.diagnose_several(arguments, plan.conclusion, requests, conclude)
 

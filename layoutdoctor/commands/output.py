@@ -157,8 +157,8 @@ def prepare_outputs(
     """
     outputs: list[OutputFile] = []
     for name in paths:
-        raw = next((kind for end, kind in further.items() if name.lower().endswith(end)), None)
-        if redact and raw is not None:
+        raw = next((kind for end, kind in further.items() if name.lower().endswith(end)), "")
+        if redact and raw:
             raise UsageError(
                 f"cannot write {name!r} with --redact: this {raw} holds every name as it was recorded; leave out "
                 "--redact, or this output"

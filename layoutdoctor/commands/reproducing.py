@@ -29,9 +29,7 @@ _REPRODUCER_SECONDS = 600.0
 _MOST_LINES = 12
 
 
-def with_reproduction(
-    diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str | None, *, quiet: bool
-) -> Diagnosis:
+def with_reproduction(diagnosis: Diagnosis, outputs: Sequence[OutputFile], target: str, *, quiet: bool) -> Diagnosis:
     """
     Runs the reproducer and adds its output to the diagnosis.
 
@@ -43,10 +41,9 @@ def with_reproduction(
     if not any(output.report_format in ("markdown", "reproducer") for output in outputs):
         return diagnosis
     reproducer = build_reproducer(diagnosis)
-    needs_file = reproducer.file is not None
-    if not reproducer.is_runnable or (needs_file and target is None):
+    if not reproducer.is_runnable:
         return diagnosis
-    file = path_of_target(target).absolute() if needs_file and target is not None else None
+    file = path_of_target(target).absolute() if reproducer.file is not None else None
     begin = time.monotonic()
     try:
         with showing_progress(quiet=quiet) as display:

@@ -64,12 +64,13 @@ class Running:
         self._folder = None if resume is None else Folder(Path(resume), request)
         self._request, self._conclusion = request, conclusion
         self._named: set[str] = set()
-        self._watch: Watch | None = None
+        self._lost = () if self._folder is None else self._folder.lost()
+        self._watch = Watch(lambda progress: None, self._show, self._show_table, self._lost)
 
     @property
     def recordings(self) -> tuple[Recording, ...]:
         """The recordings so far."""
-        return () if self._watch is None else self._watch.latest
+        return self._watch.latest
 
     def diagnose(self, *, quiet: bool) -> Diagnosis:
         """
@@ -82,10 +83,9 @@ class Running:
 
     def _diagnose(self, *, quiet: bool) -> Diagnosis:
         request, folder = self._request, self._folder
-        lost = () if folder is None else folder.lost()
         if folder is not None and folder.changes:
             say(f"measuring all again: changed since the run that is resumed: {listing(folder.changes, 5)}")
-        names = {one.name for one in lost}
+        names = {one.name for one in self._lost}
         left = tuple(one for one in request.configurations if one.name not in names)
         if folder is not None and (folder.is_done or not left):
             return diagnose_recordings(folder.recordings)
@@ -97,7 +97,7 @@ class Running:
                     _say_if_busy(watched.pop())
                 display(progress)
 
-            self._watch = Watch(show, self._show, self._show_table, lost)
+            self._watch.progress = show
             request = msgspec.structs.replace(request, configurations=left)
             diagnosis = diagnose_request(kept_launcher(), request, self._watch)
         if folder is not None:
@@ -131,7 +131,7 @@ class Running:
         return partial
 
     def _show(self) -> None:
-        if self._folder is not None and self._watch is not None:
+        if self._folder is not None:
             self._folder.keep(self.recordings, self._watch.loaded_files)
         for one in self.recordings:
             if one.name not in self._named:

@@ -95,8 +95,7 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
     """Refuses several targets, options that write files of one diagnosis, and options that exclude a policy."""
     if len(targets) > 1:
         raise UsageError(f"cannot use several --threads with {len(targets)} targets: give one number, or one target")
-    given = next((name.replace("_", "-") for name in _FILES_OF_ONE if getattr(arguments, name)), None)
-    if given is not None:
+    if given := _first_given(arguments, _FILES_OF_ONE):
         raise UsageError(f"cannot use --{given} with several kinds of call: it is about one diagnosis; leave it out")
     if arguments.lower_for is not None:
         raise UsageError(f"cannot make a policy for {arguments.lower_for}: no times; leave out --lower-for")
@@ -108,30 +107,49 @@ def refuse_for_a_policy(arguments: argparse.Namespace, targets: Sequence[str]) -
 
 def refuse_what_is_of_one(arguments: argparse.Namespace, targets: Sequence[str]) -> None:
     """Refuses options that concern one model only, such as its inputs and files, and words that cannot be targets."""
-    given = next((name.replace("_", "-") for name in _OF_ONE if getattr(arguments, name)), None)
-    if given is not None:
+    if given := _first_given(arguments, _OF_ONE):
         raise UsageError(
             f"cannot use --{given} with {len(targets)} targets: it is about one model; --resume DIR keeps recordings "
             "of each model, and 'layoutdoctor show' reports on these"
         )
-    refuse_outputs_of_several(arguments, len(targets), "diagnoses")
-    wrong = next((target for target in targets if not re.search(r"[.:]", target)), None)
-    if wrong is not None:
-        raise UsageError(f"cannot load {wrong!r}: expected {TARGET_FORMS}{arguments.hint}")
+    refuse_outputs_of_several(arguments, len(targets))
+    for target in targets:
+        if not re.search(r"[.:]", target):
+            raise UsageError(f"cannot load {target!r}: expected {TARGET_FORMS}{arguments.hint}")
+
+
+def _first_given(arguments: argparse.Namespace, names: Sequence[str]) -> str:
+    """Returns the first of these options that was given; an empty text if none was."""
+    return next((name.replace("_", "-") for name in names if getattr(arguments, name)), "")
+
+
+def print_found(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
+    """Prints the table of all targets, or a list of the diagnoses in JSON."""
+    from layoutdoctor.reports.sections.view import build_table_of_models
+
+    shown = conclusion.for_others(dict(found))
+    if conclusion.report_format == "json":
+        print_records(
+            to_json(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
+            for target, one in shown.items()
+        )
+        return
+    table = {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
+    print_table(build_table_of_models(table), conclusion.report_format)
 
 
 def diagnose_several(
     arguments: argparse.Namespace,
     conclusion: Conclusion,
     requests: Mapping[str, Request],
-    conclude: Callable[[Mapping[str, Diagnosis | Failure]], None] | None = None,
+    conclude: Callable[[Mapping[str, Diagnosis | Failure], Conclusion], None] = print_found,
 ) -> int:
     """
     Diagnoses one target after the other. Logs each result at once, and prints a table at the end.
 
     Args:
         requests: Requests by the name of the target, or of the kind of call.
-        conclude: Function that is called at the end with all results; None prints the table.
+        conclude: Function that is called at the end with all results.
 
     Returns:
         The exit status.
@@ -163,10 +181,7 @@ def diagnose_several(
         return stop.exit_status
     finally:
         close_kept_launcher()
-    if conclude is None:
-        print_found(found, conclusion)
-    else:
-        conclude(found)
+    conclude(found, conclusion)
     return worst_of(statuses)
 
 
@@ -176,18 +191,3 @@ def _row_in_short(target: str, found: Diagnosis | Failure, conclusion: Conclusio
     ((name, one),) = conclusion.for_others({target: found}).items()
     row = build_row_of_model(name, one.message if isinstance(one, Failure) else one)
     return f"{row.cells[0]}: {row.clause or ', '.join(cell for cell in row.cells[1:4] if cell != '-')}"
-
-
-def print_found(found: Mapping[str, Diagnosis | Failure], conclusion: Conclusion) -> None:
-    """Prints the table of all targets, or a list of the diagnoses in JSON."""
-    from layoutdoctor.reports.sections.view import build_table_of_models
-
-    shown = conclusion.for_others(dict(found))
-    if conclusion.report_format == "json":
-        print_records(
-            to_json(FailedTarget(target=target, failure=one) if isinstance(one, Failure) else one)
-            for target, one in shown.items()
-        )
-        return
-    table = {target: one.message if isinstance(one, Failure) else one for target, one in shown.items()}
-    print_table(build_table_of_models(table), conclusion.report_format)

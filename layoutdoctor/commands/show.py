@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     recordings = [file for file, kind in kinds if kind == "recording"]
     if recordings:
         sources += _of_recordings(recordings)
-    refuse_outputs_of_several(arguments, len(sources), "diagnoses")
+    refuse_outputs_of_several(arguments, len(sources))
     if len(sources) > 1:
         return _conclude_several(conclusion, sources)
     diagnosis = sources[0].make()
@@ -110,13 +110,13 @@ def _conclude_several(conclusion: Conclusion, sources: Sequence[_Source]) -> int
     statuses: list[int] = []
     records: list[bytes] = []
 
-    def show(diagnosis: Diagnosis) -> None:
-        if conclusion.report_format == "json":
+    def show(diagnosis: Diagnosis, report_format: str) -> None:
+        if report_format == "json":
             records.append(to_json(diagnosis))
             return
         if any(status < EXIT_FAILED for status in statuses):
             print_text("\n")
-        print_report(diagnosis, conclusion.report_format)
+        print_report(diagnosis, report_format)
 
     for source in sources:
         try:

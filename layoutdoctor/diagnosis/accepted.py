@@ -83,6 +83,9 @@ class AcceptedFile(Record, frozen=True, kw_only=True):
     accepted: tuple[AcceptedFinding, ...]
 
 
+NOTHING_ACCEPTED = AcceptedFile(accepted=())
+
+
 @dataclass(frozen=True)
 class Acceptance:
     """
@@ -184,7 +187,9 @@ def _is_judged(diagnosis: Diagnosis, entry: AcceptedFinding) -> bool:
     return trial is not None and trial.status in ("ok", "same_as")
 
 
-def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None, today: date | None = None) -> AcceptedFile:
+def accept_all(
+    diagnosis: Diagnosis, previous: AcceptedFile = NOTHING_ACCEPTED, today: date | None = None
+) -> AcceptedFile:
     """
     Makes a file that accepts every finding of a diagnosis.
 
@@ -194,8 +199,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None, today
         today: The day on which last days are over; None for the present day, UTC.
     """
     day = today or _today()
-    before = previous.accepted if previous is not None else ()
-    known = _by_key(before)
+    known = _by_key(previous.accepted)
     entries: dict[tuple[str, ...], AcceptedFinding] = {}
     for finding in diagnosis.findings:
         old = next(iter(known.get(_key_of(finding), ())), None)
@@ -205,7 +209,7 @@ def accept_all(diagnosis: Diagnosis, previous: AcceptedFile | None = None, today
             new = msgspec.structs.replace(new, reason=old.reason, until=until)
         same = entries.get(_order(new), new)  # of two entries for one place, the entry with more evidence accepts both
         entries[_order(new)] = max(same, new, key=lambda entry: entry.evidence_count or 0)
-    for old in before:
+    for old in previous.accepted:
         if not _is_judged(diagnosis, old):
             entries.setdefault(_order(old), old)
     return AcceptedFile(layoutdoctor_version=__version__, accepted=tuple(entries[key] for key in sorted(entries)))
@@ -228,7 +232,7 @@ def _entry(diagnosis: Diagnosis, finding: Finding) -> AcceptedFinding:
 
 def _places(diagnosis: Diagnosis, finding: Finding) -> Iterator[Place]:
     """Yields the places of the round trips and conversions in the evidence; any may be the costliest next time."""
-    trial = diagnosis.find_trial(finding.configuration) if finding.configuration is not None else None
+    trial = diagnosis.find_trial(finding.configuration)
     if trial is None:
         return
     evidence = set(finding.evidence)

@@ -75,11 +75,11 @@ BUILTIN_CONFIGURATIONS = (
 )
 
 
-_BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
+BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 
 
 ONCE_FOR_ALL_SIZES = msgspec.structs.replace(
-    _BY_NAME[BASELINE], name=SYMBOLIC_SIZES, compile_arguments={"dynamic": True}
+    BY_NAME[BASELINE], name=SYMBOLIC_SIZES, compile_arguments={"dynamic": True}
 )
 """The configuration of a model that is compiled once for several shapes: every size becomes a symbol."""
 
@@ -90,7 +90,7 @@ QUICK = "quick"
 SETS = {
     "default": DEFAULT_CONFIGURATIONS,
     "all": BUILTIN_CONFIGURATIONS,
-    QUICK: tuple(_BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
+    QUICK: tuple(BY_NAME[name] for name in (BASELINE, "inductor-channels-last", "inductor-channels-last-freezing")),
 }
 """The configurations that ``default``, ``all`` and ``quick`` stand for."""
 
@@ -150,7 +150,7 @@ def by_aot_inductor(configurations: Sequence[Configuration], given: Mapping[str,
     Raises:
         UsageError: A configuration has an argument of torch.compile that an exported program cannot have.
     """
-    default = next((one for one in configurations if one.name == BASELINE), compiled_with(_BY_NAME[BASELINE], given))
+    default = next((one for one in configurations if one.name == BASELINE), compiled_with(BY_NAME[BASELINE], given))
     chosen = [default]
     for one in configurations:
         if one.backend != "inductor":
@@ -202,11 +202,11 @@ def _expand(choice: str | Configuration | Iterable[str | Configuration], mode: M
     for name in (part.strip() for part in choice.split(",")):
         if name in SETS:
             found += [one for one in SETS[name] if mode == "inference" or not one.freezes]
-        elif name in _BY_NAME:
-            found.append(_BY_NAME[name])
+        elif name in BY_NAME:
+            found.append(BY_NAME[name])
         elif name:
             raise UsageError(
-                f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(_BY_NAME))}, "
+                f"cannot diagnose under configuration {name!r}: expected one of {', '.join(sorted(BY_NAME))}, "
                 "or 'default', 'quick' or 'all'; in Python, pass a Configuration object for your own"
             )
     return found

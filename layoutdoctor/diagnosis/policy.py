@@ -72,9 +72,10 @@ class Policy(Record, frozen=True, kw_only=True):
         """
         if name == self.baseline:
             return case.baseline_seconds
-        ratio = next((ratio for ratio in case.ratios if ratio.name == name), None)
-        times = 0.0 if ratio is None else ratio.low if at_most else ratio.median
-        return case.baseline_seconds / times if times else None
+        for ratio in case.ratios:
+            if ratio.name == name:
+                return case.baseline_seconds / (ratio.low if at_most else ratio.median)
+        return None
 
     def seconds(self, name: str | None, *, at_most: bool = False) -> float | None:
         """
@@ -89,6 +90,6 @@ class Policy(Record, frozen=True, kw_only=True):
         """
         weighted: list[float | None] = []
         for case in self.cases:
-            seconds = self.seconds_of(case, case.use if name is None else name, at_most=at_most)
+            seconds = self.seconds_of(case, name or case.use, at_most=at_most)
             weighted.append(None if seconds is None else case.weight * seconds)
         return sum_if_all_known(*weighted)

@@ -104,13 +104,12 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
     names = [trial.name for trial in diagnosis.trials]
     yield from _repeated("$.trials.configuration.name", names)
     yield from _unknown("$.findings.configuration", [one.configuration for one in diagnosis.findings], names)
-    compared, advised = diagnosis.comparison, diagnosis.recommendation
+    compared, without = diagnosis.comparison, diagnosis.without_freezing
     if compared is not None:
         named = [compared.baseline, *(ratio.name for ratio in compared.ratios), *compared.fastest]
         yield from _unknown("$.comparison", named, names)
-    if advised is not None:
-        without = advised.without_freezing.configuration if advised.without_freezing else None
-        yield from _unknown("$.recommendation", [advised.configuration, without], names)
+    advised = [diagnosis.recommended_name, without.configuration if without is not None else None]
+    yield from _unknown("$.recommendation", advised, names)
     measured = [trial.name for trial in diagnosis.trials if trial.same_as is None]
     for number, trial in enumerate(diagnosis.trials):
         yield from _unknown(f"$.trials[{number}].same_as", [trial.same_as], measured)
@@ -162,15 +161,15 @@ def _in_graph(place: str, graph: Graph) -> Iterator[str]:
 
 
 def _repeated(place: str, names: Iterable[str]) -> Iterator[str]:
-    twice = next((name for name, following in pairwise(sorted(names)) if name == following), None)
-    if twice is not None:
-        yield f"{place} is {_shown(twice)} more than once, expected each once"
+    for name, following in pairwise(sorted(names)):
+        if name == following:
+            yield f"{place} is {_shown(name)} more than once, expected each once"
 
 
 def _unknown(place: str, names: Iterable[str | None], known: Sequence[str]) -> Iterator[str]:
-    unknown = next((name for name in names if name is not None and name not in known), None)
-    if unknown is not None:
-        yield f"{place} names {_shown(unknown)}, which is not in the file"
+    for name in names:
+        if name is not None and name not in known:
+            yield f"{place} names {_shown(name)}, which is not in the file"
 
 
 def _shown(name: str) -> str:
@@ -238,8 +237,7 @@ def from_json(data: bytes, name: str = "the diagnosis") -> Diagnosis:
         raise RecordError(
             f"cannot read {name}: {reason_of(error)}; it is no diagnosis of schema_version {SCHEMA_VERSION}"
         ) from error
-    problem = next(_problems(diagnosis), None)
-    if problem is not None:
+    if problem := next(_problems(diagnosis), ""):
         raise RecordError(f"cannot read {name}: {problem}; it was changed after it was saved: diagnose again")
     return diagnosis
 

@@ -35,7 +35,7 @@ from layoutdoctor.diagnosis import (
 from layoutdoctor.diagnosis.answer import FASTER
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.account_rows import sum_row, without_small
-from layoutdoctor.examination.counts import launch_count, listed_conversions
+from layoutdoctor.examination.counts import launch_count
 from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.costs import launches_that_ran
 from layoutdoctor.examination.graphs.layout_agnostic import ALIASES, base_name, convolves
@@ -67,16 +67,13 @@ def accounts_of(diagnosis: Diagnosis) -> tuple[Account, ...]:
     An account is left out if the baseline is not slower, or if one of the two trials has no kernel times. The account
     shows sources of generated kernels only if the baseline's graphs still hold the sources.
     """
-    comparison = diagnosis.comparison
-    if comparison is None:
-        return ()
-    faster = {ratio.name: ratio.median for ratio in comparison.ratios if ratio.verdict == FASTER}
+    faster = {name: ratio.median for name, ratio in diagnosis.ratios.items() if ratio.verdict == FASTER}
     eager = [
         trial.name for trial in diagnosis.trials if trial.configuration.backend == "eager" and trial.name in faster
     ]
     wanted = (diagnosis.recommended_name, max(eager, key=lambda name: faster[name], default=None))
-    slower = diagnosis.measured_trial(comparison.baseline)
-    others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != comparison.baseline]
+    slower = diagnosis.measured_trial(diagnosis.compared_with)
+    others = [diagnosis.measured_trial(name) for name in distinct(wanted) if name != diagnosis.compared_with]
     found = [account(slower, other) for other in others if slower is not None and other is not None]
     return tuple(one for one in found if one is not None and one.slower_seconds > one.faster_seconds)
 
@@ -152,7 +149,8 @@ class _Piece:
         layout: Layout of an operation's first input, or of the largest buffer that a generated kernel writes.
         tensor_bytes: Bytes of the 4-D and 5-D tensors, except weights, that an operation reads and writes; None for a
             generated kernel, or if not known.
-        call: Output shape of a library call, and its position among the nodes of its graph; None for other kernels.
+        output_shape: Output shape of a library call; None if not known.
+        position: Position of a library call among the nodes of its graph; -1 for other kernels.
     """
 
     kernel: Kernel
@@ -161,7 +159,12 @@ class _Piece:
     nodes: Sequence[FxNode] = ()
     layout: Layout | None = None
     tensor_bytes: int | None = None
-    call: tuple[Hashable, int] | None = None
+    output_shape: Hashable = None
+    position: int = -1
+
+    @property
+    def is_call(self) -> bool:
+        return self.position >= 0
 
     @property
     def is_generated(self) -> bool:
@@ -177,7 +180,7 @@ class _Piece:
     def locations(self) -> list[SourceLocation]:
         """The source lines of the kernel's operations; the operation with the largest result comes first."""
         ordered = sorted(self.nodes, key=lambda node: -(tensor_bytes(node.layout, node.dtype) or 0))
-        return list(dict.fromkeys(node.location for node in ordered if node.location is not None))
+        return distinct(node.location for node in ordered)
 
     @property
     def module(self) -> str | None:
@@ -188,7 +191,7 @@ class _Piece:
         """The keys of the kernel's places. A place is a module and line; if both are unknown, it is the operation."""
         if not self.nodes and not self.operations:
             return [(False, False, "alone", str(id(self)))]
-        return self.places(is_call=self.call is not None)
+        return self.places(is_call=self.is_call)
 
     def places(self, *, is_call: bool) -> list[_Key]:
         """The keys of the kernel's places; keys of library calls (``is_call``) differ from keys of other kernels."""
@@ -239,8 +242,8 @@ def _account(slow: _Side, fast: _Side, rows: Sequence[AccountRow]) -> Account:
 
 
 def _side_of(trial: Trial) -> _Side | None:
-    summary, measurement = trial.kernels, trial.measurement
-    if measurement is None or summary is None or not summary.kernels or not summary.seconds:
+    summary, call_seconds = trial.kernel_summary, trial.seconds
+    if call_seconds is None or not summary.kernels or not summary.seconds:
         return None
     if any(kernel.seconds is None for kernel in summary.kernels):
         return None
@@ -257,7 +260,7 @@ def _side_of(trial: Trial) -> _Side | None:
         for piece, kernel in zip(pieces, summary.kernels, strict=True)
     ]
     split_off = list(_split_off(trial, found, writers))  # subtracts their times from those of the kernels
-    return _Side(trial.name, measurement.median_seconds, found, split_off)
+    return _Side(trial.name, call_seconds, found, split_off)
 
 
 def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: Mapping[str, FxNode]) -> _Piece:
@@ -299,9 +302,6 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         for each in (*reads, node)
         if each.tensor != "weight" and each.layout and len(each.layout.shape) in CHANNELS_LAST_BY_RANK
     ]
-    call = None
-    if _CALL.search(base_name(node.target)) is not None:
-        call = (None if node.layout is None else node.layout.shape), graph.nodes.index(node)
     return _Piece(
         kernel=kernel,
         seconds=kernel.seconds or 0.0,
@@ -309,7 +309,8 @@ def _called(kernel: Kernel, graph: Graph | None, nodes: Mapping[str, FxNode]) ->
         nodes=(node,),
         layout=_layout_read(graph, node, next((e.layout for e in (*reads[:1], node) if e.layout is not None), None)),
         tensor_bytes=sum_if_all_known(0, *(tensor_bytes(each.layout, each.dtype) for each in images)),
-        call=call,
+        output_shape=node.layout and node.layout.shape,
+        position=graph.nodes.index(node) if _CALL.search(base_name(node.target)) else -1,
     )
 
 
@@ -335,7 +336,7 @@ def _split_off(
         waiting[kernel.node, kernel.graph, kernel.seconds].append(piece)
         if not piece.is_generated:
             waiting[kernel.node, kernel.graph].append(piece)
-    library = listed_conversions(trial)
+    library = trial.kernel_summary.conversions
     for conversion in library:
         own = waiting[conversion.node, conversion.graph, conversion.seconds]
         if own and conversion.direction != "none":
@@ -377,7 +378,7 @@ def _conversion_rows(slower: _Side, faster: _Side) -> Iterator[AccountRow]:
             operations=(f"conversion of {plural(TENSOR_WORDS[tensor])}",),
             backward=backward,
             module=dearest[0].module,
-            locations=tuple(dict.fromkeys(one.location for one in dearest if one.location is not None)),
+            locations=tuple(distinct(one.location for one in dearest)),
             slower_kernels=tuple(distinct(conversion.kernel for conversion in own[0])),
             faster_kernels=tuple(distinct(conversion.kernel for conversion in own[1])),
             detail=f"{what} against {counts[1] or 'none'}, {OWNER_WORDS[owner]}",
@@ -391,7 +392,7 @@ def _host_rows(slower: Trial, faster: Trial) -> Iterator[AccountRow]:
         ("between_kernels", "between_seconds"),
     )
     for kind, field in of:
-        slow, fast = (getattr(trial.kernels, field, None) for trial in (slower, faster))
+        slow, fast = (getattr(trial.kernel_summary, field) for trial in (slower, faster))
         if slow is not None and fast is not None:
             yield AccountRow(kind=kind, seconds=slow - fast, slower_seconds=slow, faster_seconds=fast)
 
@@ -412,15 +413,15 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
     for number, group in enumerate(_groups(slow, fast)):
         row, pieces = _row([group], sources), (*group[0], *group[1])
         generated = [piece for piece in pieces if piece.is_generated]
-        if generated and any(map(_is_call, pieces)):
+        if generated and any(piece.is_call for piece in pieces):
             alike[frozenset(name for piece in generated for name in piece.operations), row.backward].append(group)
-        elif not (group[0] and group[1]) and any(map(_is_call, pieces)):
+        elif not (group[0] and group[1]) and any(piece.is_call for piece in pieces):
             alone.append(row)
         elif row.kind == "missing_fusion":
             alike[frozenset(row.operations), row.backward].append(group)
-        elif row.kind == "implementation":
+        elif row.kind == "implementation" or (row.kind == "operation" and any(piece.is_call for piece in pieces)):
             codes = (_computing(row.slower_kernels), _computing(row.faster_kernels))
-            alike[row.operations, row.backward, row.seconds > 0, codes].append(group)
+            alike[row.kind, row.operations, row.backward, row.seconds > 0, codes].append(group)
         else:
             alike[number].append(group)
     yield from (_row(groups, sources) for groups in alike.values())
@@ -449,13 +450,13 @@ def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
     found = []
     for group in groups:
         age = 0 if group[0] else 1
-        if group[1 - age] or not all(map(_is_call, group[age])):
+        if group[1 - age] or not all(piece.is_call for piece in group[age]):
             found.append(group)
             continue
         # A place has several calls if the calls share an activation module. A call may run several primitives.
         for _, call in itertools.groupby(sorted(group[age], key=_position), _position):
             pieces = list(call)
-            left[pieces[0].backward, pieces[0].call and pieces[0].call[0]][age].append(pieces)
+            left[pieces[0].backward, pieces[0].output_shape][age].append(pieces)
     for sides in left.values():
         slow, fast = (sorted(side, key=lambda pieces: _position(pieces[0])) for side in sides)
         if len(slow) == len(fast):
@@ -480,7 +481,7 @@ def _with_fused(groups: Sequence[_Group]) -> list[_Group]:
     added = set[int]()
     for group in groups:
         for age in (0, 1) if group[0] and group[1] else ():
-            of_calls = [key for piece in group[1 - age] if _is_call(piece) for key in piece.keys]
+            of_calls = [key for piece in group[1 - age] if piece.is_call for key in piece.keys]
             for number in distinct(alone[age, key] for key in of_calls if (age, key) in alone):
                 if number not in added:
                     group[age].extend(groups[number][age])
@@ -489,11 +490,7 @@ def _with_fused(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _position(piece: _Piece) -> tuple[str, int]:
-    return piece.kernel.graph or "", -1 if piece.call is None else piece.call[1]
-
-
-def _is_call(piece: _Piece) -> bool:
-    return piece.call is not None
+    return piece.kernel.graph or "", piece.position
 
 
 def _connected(*sides: _Side) -> list[_Group]:
@@ -519,7 +516,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
     dear, cheap = (slow, fast) if is_dearer else (fast, slow)
     first = sorted(dear or cheap, key=lambda piece: -piece.seconds)
     layouts = [max(side, key=lambda piece: piece.seconds).layout if side else None for side in (slow, fast)]
-    named = [piece for piece in slow if _is_call(piece)]
+    named = [piece for piece in slow if piece.is_call]
     generated = [piece for piece in first if piece.is_generated]
     kind = _kind(dear, cheap, layouts)
     if kind == "missing_fusion" and generated:
@@ -548,7 +545,7 @@ def _row(groups: Sequence[_Group], sources: Mapping[str, str]) -> AccountRow:
 def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> AccountKind:
     """The reason why one side takes longer, as far as the kernels' names and layouts show it."""
     is_another_layout = _are_in_other_formats(dear, cheap, layouts)
-    if any(map(_is_call, dear)):
+    if any(piece.is_call for piece in dear):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
         if falls_back == [True, False] and cheap:
             return "implementation"  # whatever the layouts are: no library ran the convolution
@@ -557,16 +554,18 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
         fused = sum(piece.seconds for piece in dear if piece.is_generated)
         if 2 * fused > sum(piece.seconds for piece in dear) - sum(piece.seconds for piece in cheap):
             return "missing_fusion"
-        codes = [
-            {piece.kernel.implementation for piece in side if piece.kernel.implementation} for side in (dear, cheap)
-        ]
+        # The time of a reorder that converts a layout is in a row of its own, but the reorder is still in the group.
+        computing = [[piece.kernel for piece in side if piece.kernel.name != "reorder"] for side in (dear, cheap)]
+        codes = [{kernel.implementation for kernel in side if kernel.implementation} for side in computing]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
     if not cheap:  # operations without a line or module of the model cannot be fused
         return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"
     in_cheap = any(piece.is_generated for piece in cheap)
     if any(piece.is_generated for piece in dear):
         return "layout" if in_cheap and is_another_layout else "generated_kernel"
-    return "missing_fusion" if in_cheap else "layout" if is_another_layout else "operation"
+    if in_cheap:
+        return "missing_fusion"
+    return "layout" if is_another_layout else "operation"
 
 
 def _are_in_other_formats(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Layout | None]) -> bool:

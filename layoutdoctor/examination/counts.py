@@ -23,15 +23,10 @@ IRRELEVANT_SHARE = 0.02
 Number = TypeVar("Number", int, float)
 
 
-def listed_conversions(trial: Trial) -> tuple[Conversion, ...]:
-    """The conversions in the kernel list of a trial; empty if no kernel list was recorded."""
-    return () if trial.kernels is None else trial.kernels.conversions
-
-
 def all_conversions_of(trial: Trial) -> tuple[Conversion, ...]:
     """All conversions of a trial that change a layout, including fused conversions; the kernel list's come first."""
     found: dict[str, Conversion] = {}
-    for conversion in (*listed_conversions(trial), *(c for graph in trial.graphs for c in graph.conversions)):
+    for conversion in (*trial.kernel_summary.conversions, *(c for graph in trial.graphs for c in graph.conversions)):
         if conversion.direction != "none":
             found.setdefault(conversion.id, conversion)
     return tuple(found.values())
@@ -49,7 +44,7 @@ def conversions_of(trial: Trial) -> tuple[Conversion, ...]:
 
 def _replaced_conversions(trial: Trial) -> set[str]:
     """Ids of the conversions in graphs that a recompile replaced: no kernel of these graphs ran in the call."""
-    ran = {kernel.graph for kernel in (trial.kernels.kernels if trial.kernels is not None else ())} - {None}
+    ran = {kernel.graph for kernel in trial.kernel_summary.kernels} - {None}
     if not trial.recompile_count or not ran:
         return set()
     return {c.id for graph in trial.graphs if graph.name not in ran for c in graph.conversions}
@@ -62,7 +57,7 @@ def counted_conversions(trial: Trial) -> tuple[Conversion, ...]:
     Fused conversions and library conversions outside the kernel list are left out. A generated kernel of a trace is
     left out if its code was not recorded, because it may be a plain copy.
     """
-    ran = {conversion.id for conversion in listed_conversions(trial)}
+    ran = {conversion.id for conversion in trial.kernel_summary.conversions}
     was_read = any(graph.buffers for graph in trial.graphs)
     unsure = "compiler" if trial.configuration.backend == "recorded" and not was_read else None
     return tuple(c for c in conversions_of(trial) if (c.owner != "library" or c.id in ran) and c.owner != unsure)
@@ -139,18 +134,19 @@ def dearest_of(conversions: Iterable[Conversion]) -> Conversion | None:
     return max(conversions, key=lambda c: (c.seconds or 0.0, c.bytes_moved or 0), default=None)
 
 
-def conversion_share(trial: Trial | None) -> float | None:
+def conversion_share(trial: Trial) -> float | None:
     """
     The time of all counted conversions over the time of all kernels.
 
     None unless kernels and graphs were recorded completely and every counted conversion has a known time.
     """
-    if trial is None or trial.kernels is None or not trial.kernels.seconds or not trial.kernels.is_complete:
+    kernels = trial.kernel_summary
+    if not kernels.seconds or not kernels.is_complete or kernels.not_understood_count:
         return None
-    if trial.kernels.not_understood_count or any(graph.hook_failure or graph.not_understood for graph in trial.graphs):
+    if any(graph.hook_failure or graph.not_understood for graph in trial.graphs):
         return None
     seconds = sum_seconds(counted_conversions(trial))
-    return None if seconds is None else seconds / trial.kernels.seconds
+    return None if seconds is None else seconds / kernels.seconds
 
 
 def convolution_seconds(kernels: KernelSummary) -> float | None:
@@ -177,22 +173,22 @@ def convolution_count(diagnosis: Diagnosis) -> int | None:
     modules = diagnosis.subject.convolution_module_count
     if modules:
         counts.append(modules)
-    return max(counts) if counts else None
+    return max(counts, default=None)
 
 
 def irrelevance(diagnosis: Diagnosis) -> str | None:
     """The reason why layouts do not matter to this model; None if they may matter, or too little was recorded."""
-    comparison = diagnosis.comparison
-    if comparison is None or not comparison.ratios or any(ratio.verdict == FASTER for ratio in comparison.ratios):
+    baseline, ratios = diagnosis.baseline, diagnosis.ratios.values()
+    if baseline is None or not ratios or any(ratio.verdict == FASTER for ratio in ratios):
         return None
-    share = conversion_share(diagnosis.find_trial(comparison.baseline))
+    share = conversion_share(baseline)
     if share is not None and share >= IRRELEVANT_SHARE:
         return None
     if convolution_count(diagnosis) == 0:
         graphs = (graph for trial in diagnosis.trials for graph in trial.graphs)
         # A batch norm whose input is not contiguous runs another kernel: layouts matter without any convolution.
         return None if any(any(strided_norms(graph)) for graph in graphs) else "it has no convolution"
-    if share is None or any(ratio.verdict == INCONCLUSIVE and ratio.median > 1 for ratio in comparison.ratios):
+    if share is None or any(ratio.verdict == INCONCLUSIVE and ratio.median > 1 for ratio in ratios):
         return None
     if any(trial.status in ("failed", "crashed", "timed_out") for trial in diagnosis.trials):
         return None  # the failed configuration might have been faster
@@ -202,13 +198,12 @@ def irrelevance(diagnosis: Diagnosis) -> str | None:
 
 
 def _trial_convolution_counts(trial: Trial) -> Iterable[int]:
-    cards = [graph.decision for graph in trial.graphs if graph.decision is not None]
-    if cards and len(cards) == len(trial.graphs):
-        yield sum(card.convolution_count for card in cards)
+    if trial.graphs and len(trial.decisions) == len(trial.graphs):
+        yield sum(card.convolution_count for card in trial.decisions)
     for graph in trial.graphs:
         if graph.nodes:
             yield sum(node.op == "call_function" and convolves(node.target) for node in graph.nodes)
-    if trial.graphs and trial.kernels is not None:  # quantised convolutions may run between the graphs
-        ran = sum(kernel.library != "inductor" and convolves(kernel.name) for kernel in trial.kernels.kernels)
+    if trial.graphs:  # quantised convolutions may run between the graphs
+        ran = sum(kernel.library != "inductor" and convolves(kernel.name) for kernel in trial.kernel_summary.kernels)
         if ran:
             yield ran

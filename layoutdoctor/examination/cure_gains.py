@@ -21,9 +21,9 @@ _SLOWEST_COPY = 4
 """A conversion, with its strided reads or writes, takes at most this many times as long as a plain copy."""
 
 
-def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> float | None:
+def can_pay(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> bool:
     """
-    The largest share of a call that a cure can save.
+    Whether a cure may save enough of a call to be compiled and timed.
 
     Args:
         cure: Name of the cure.
@@ -31,14 +31,8 @@ def most_gain(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: f
         bandwidth: The device's copy bandwidth, bytes read plus bytes written per second; None if not measured.
 
     Returns:
-        A share from 0 to 1. None if the cure changes more than copies, or if an argument is 0 or None.
+        True also if the cure changes more than copies, or if an argument is 0 or None.
     """
     if cure not in COPIES_ONLY or not bandwidth or not call_seconds or not bytes_moved:
-        return None
-    return min(1.0, _THERE_AND_BACK * _SLOWEST_COPY * bytes_moved / bandwidth / call_seconds)
-
-
-def can_pay(cure: str, bytes_moved: Bytes, call_seconds: Seconds, bandwidth: float | None) -> bool:
-    """Whether a cure may save enough of a call to be compiled and timed."""
-    gain = most_gain(cure, bytes_moved, call_seconds, bandwidth)
-    return gain is None or gain >= LEAST_GAIN
+        return True
+    return _THERE_AND_BACK * _SLOWEST_COPY * bytes_moved / bandwidth / call_seconds >= LEAST_GAIN

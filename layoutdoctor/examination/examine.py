@@ -59,7 +59,7 @@ class Examined(Record, frozen=True, kw_only=True):
     """The facts that follow from a recording; the fields are as in ``Trial``."""
 
     graphs: tuple[Graph, ...] = ()
-    kernels: KernelSummary | None = None
+    kernels: KernelSummary | None
     redundant_pairs: tuple[RedundantPair, ...] = ()
     lacks: tuple[Lack, ...] = ()
 
@@ -122,9 +122,9 @@ def _ran(
         lacks.append(Lack(part="operations", reason=problem))
     if is_eager:
         graphs = (align_eager(tree, graphs[0]),)
-    seconds: dict[int | None, float] | None = None
     if iteration.device == "cpu":
         shares.set_times(tree)  # after place_primitives, which needs the recorded times
+        seconds = {entry.row: entry.seconds for entry in tree}
         kernels = summarize_host(tree, events, log, unplaced, lacks)
         if shares.between_seconds is not None:
             around = max(0.0, working_seconds(tree) - (kernels.seconds or 0.0))
@@ -149,8 +149,7 @@ def _proved(
     """Finds the round trips, and returns the graphs with the costs of their layout breakers and these round trips."""
     from layoutdoctor.examination.graphs.round_trips import redundant_pairs  # late: a trace needs no networkx
 
-    in_graphs = tuple(conversion for graph in graphs for conversion in graph.conversions)
-    known = (*library, *in_graphs)
+    known = (*library, *(conversion for graph in graphs for conversion in graph.conversions))
     in_order: Sequence[Conversion] = library
     if is_eager and graphs:  # also the copies of ATen, sorted by the operations that ran them
         order = {node.name: position for position, node in enumerate(graphs[0].nodes)}
@@ -217,10 +216,9 @@ def _trial(
         twin = known[seen.same_as]
         kernels, pairs = twin.kernels, twin.redundant_pairs
         graphs = graphs or tuple(msgspec.structs.replace(graph, nodes=(), buffers=()) for graph in twin.graphs)
-    if kernels is not None and kernels.waiting is not None and trial.measurement is not None:
-        call_seconds = trial.measurement.median_seconds
-        between = max(0.0, call_seconds - kernels.waiting.busy_seconds)
-        waiting = waiting_in_calls(kernels.waiting, call_seconds)
+    if kernels is not None and kernels.waiting is not None and trial.seconds is not None:
+        between = max(0.0, trial.seconds - kernels.waiting.busy_seconds)
+        waiting = waiting_in_calls(kernels.waiting, trial.seconds)
         kernels = msgspec.structs.replace(kernels, waiting=waiting, between_seconds=between)
     return msgspec.structs.replace(
         trial, graphs=graphs, kernels=kernels, redundant_pairs=pairs, lacks=(*trial.lacks, *facts.lacks)

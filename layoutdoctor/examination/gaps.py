@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from layoutdoctor.diagnosis import Diagnosis, KernelSummary, Trial
+from layoutdoctor.diagnosis import Diagnosis, Trial
 from layoutdoctor.words import RAN_AS_EAGER
 
 
@@ -35,17 +35,15 @@ def examination_of(diagnosis: Diagnosis, name: str) -> Examination:
             return Examination(blockers=(f"it has the same options or code as {trial.same_as}, which has no result",))
         trial = twin
     blockers = tuple(_blockers(trial))
-    if blockers or trial.kernels is None:  # a missing kernel list is a blocker already
-        return Examination(blockers)
-    return Examination(gaps=tuple(dict.fromkeys(_gaps(trial, trial.kernels))))
+    return Examination(blockers, gaps=() if blockers else tuple(dict.fromkeys(_gaps(trial))))
 
 
 def _blockers(trial: Trial) -> Iterator[str]:
     if trial.status != "ok" or trial.failure is not None:
         failure = trial.failure
-        stage = f" ({failure.kind})" if failure is not None else ""
+        cause = f" ({failure.kind}): {failure.message}" if failure is not None else ""
         how = "was skipped" if trial.status == "skipped" else trial.status.replace("_", " ")
-        yield f"it {how}{stage}{': ' + failure.message if failure is not None else ''}"
+        yield f"it {how}{cause}"
         return
     if trial.is_static:
         yield "it was lowered for a device that is not there: nothing ran, so library conversions are unknown"
@@ -68,7 +66,8 @@ def _blockers(trial: Trial) -> Iterator[str]:
             yield f"{graph.name} was recorded without its operations"
 
 
-def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
+def _gaps(trial: Trial) -> Iterator[str]:
+    kernels = trial.kernel_summary
     for graph in trial.graphs:
         yield from (f"not understood in {graph.name}: {line}" for line in graph.not_understood)
     yield from (f"not recorded: {lack.reason}" for lack in kernels.lacks)
@@ -90,6 +89,6 @@ def _gaps(trial: Trial, kernels: KernelSummary) -> Iterator[str]:
 
 def is_recorded_like(trial: Trial, other: Trial) -> bool:
     """Whether a trial was recorded from all sources of ``other``: a kernel missing in ``trial`` then did not run."""
-    kernels, sources = trial.kernels, set(other.kernels.sources) if other.kernels is not None else set()
-    is_listed = kernels is not None and kernels.count > 0 and sources <= set(kernels.sources)
+    kernels = trial.kernel_summary
+    is_listed = kernels.count > 0 and set(other.kernel_summary.sources) <= set(kernels.sources)
     return is_listed and all(graph.hook_failure is None for graph in trial.graphs)

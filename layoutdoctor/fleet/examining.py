@@ -14,7 +14,7 @@ from layoutdoctor.examination.changes.traces import loose_name
 from layoutdoctor.examination.counts import counted_conversions, sum_of_known
 from layoutdoctor.examination.examine import diagnosis_of
 from layoutdoctor.files.writing import printable
-from layoutdoctor.fleet.sources import is_archive, local_files, said_by
+from layoutdoctor.fleet.sources import LARGEST_RANK, is_archive, local_files, said_by
 from layoutdoctor.privacy import scrub
 from layoutdoctor.recording.reading import garbage_collection_paused, read_recorded, read_tables
 from layoutdoctor.recording.recording import NONE
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from layoutdoctor.fleet.sources import Source
     from layoutdoctor.recording.recording import Recording
 
-_LARGEST_RANK = 1 << 31
 _MOST_LACKS = 5
 
 
@@ -60,10 +59,9 @@ def _examined(name: str, path: Path, max_bytes: int) -> list[ScannedRows]:
     size = path.stat().st_size if path.is_file() else None
     try:
         with garbage_collection_paused():
-            tables = read_tables(path, name, max_bytes)
-            if len(tables) > 1:
+            if tables := read_tables(path, name, max_bytes):
                 return [_of_recording(table.head.subject.name, table, size) for table in tables]
-            return [_of_recording(name, tables[0] if tables else read_recorded(path, max_bytes), size)]
+            return [_of_recording(name, read_recorded(path, max_bytes), size)]
     except (LayoutDoctorError, OSError) as error:
         return [failed(name, said_by(error), size)]
     except MemoryError:
@@ -75,17 +73,8 @@ def _examined(name: str, path: Path, max_bytes: int) -> list[ScannedRows]:
 def _of_recording(name: str, recording: Recording, size: int | None) -> ScannedRows:
     diagnosis = diagnosis_of([recording])
     diagnosis = msgspec.structs.replace(diagnosis, findings=run_rules(diagnosis))
-    return scrub(_reduced(name, recording, diagnosis, size))
-
-
-def failed(name: str, why: str, size: int | None = None) -> ScannedRows:
-    """Makes the result of a file that could not be examined."""
-    return scrub(ScannedRows(file=ScannedFile(name=name, file_bytes=size, failure=str(printable(why)))))
-
-
-def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | None) -> ScannedRows:
     trial = diagnosis.trials[0]
-    kernels = trial.kernels
+    kernels = trial.kernel_summary
     rows = _rows(recording, diagnosis)
     counted = [row for row in rows if row.is_counted]
     file = ScannedFile(
@@ -98,24 +87,25 @@ def _reduced(name: str, recording: Recording, diagnosis: Diagnosis, size: int | 
         conversion_nanoseconds=sum(row.nanoseconds for row in counted),
         exposed_nanoseconds=sum(row.exposed_nanoseconds or 0 for row in counted),
         findings=tuple(msgspec.structs.replace(found, evidence=()) for found in diagnosis.findings),
+        kernel_count=kernels.count,
+        kernel_nanoseconds=_ns(kernels.seconds) or 0,
+        undecided_nanoseconds=_ns(kernels.undecided_seconds) or 0,
+        not_understood_count=kernels.not_understood_count,
+        waiting=kernels.waiting,
+        lacks=() if trial.kernels is None else kernels.lacks[:_MOST_LACKS],
     )
-    if kernels is not None:
-        file = msgspec.structs.replace(
-            file,
-            kernel_count=kernels.count,
-            kernel_nanoseconds=_ns(kernels.seconds) or 0,
-            undecided_nanoseconds=_ns(kernels.undecided_seconds) or 0,
-            not_understood_count=kernels.not_understood_count,
-            waiting=kernels.waiting,
-            lacks=kernels.lacks[:_MOST_LACKS],
-        )
-    return ScannedRows(file=file, rows=rows)
+    return scrub(ScannedRows(file=file, rows=rows))
+
+
+def failed(name: str, why: str, size: int | None = None) -> ScannedRows:
+    """Makes the result of a file that could not be examined."""
+    return scrub(ScannedRows(file=ScannedFile(name=name, file_bytes=size, failure=str(printable(why)))))
 
 
 def _recorded_rank(recording: Recording) -> int | None:
     recorded = recording.iterations[0].events.metadata.get("distributedInfo") if recording.iterations else None
     rank = recorded.get("rank") if isinstance(recorded, dict) else None
-    return rank if isinstance(rank, int) and 0 <= rank < _LARGEST_RANK else None
+    return rank if isinstance(rank, int) and 0 <= rank < LARGEST_RANK else None
 
 
 def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
@@ -128,7 +118,7 @@ def _rows(recording: Recording, diagnosis: Diagnosis) -> tuple[ScanRow, ...]:
     device_of = _devices(recording)
     alike: dict[ScanRow, list[Conversion]] = {}
     in_graphs = (conversion for graph in trial.graphs for conversion in graph.conversions)
-    for conversion in (*(trial.kernels.conversions if trial.kernels is not None else ()), *in_graphs):
+    for conversion in (*trial.kernel_summary.conversions, *in_graphs):
         if conversion.id in counted or conversion.id in rule_of:
             layout = conversion.source or conversion.target
             row = ScanRow(
@@ -164,13 +154,11 @@ def _devices(recording: Recording) -> dict[tuple[int | None, int | None], int]:
 
     If kernels of two devices share them, the device is left out.
     """
-    if not recording.iterations:
-        return {}
-    kernels = recording.iterations[0].events.kernels
-    columns = (kernels.stream.tolist(), kernels.start.tolist(), kernels.device.tolist())
     found: dict[tuple[int | None, int | None], set[int]] = {}
-    for stream, start, device in zip(*columns, strict=True):
-        found.setdefault((stream, start), set()).add(device)
+    for kernels in (iteration.events.kernels for iteration in recording.iterations):
+        columns = (kernels.stream.tolist(), kernels.start.tolist(), kernels.device.tolist())
+        for stream, start, device in zip(*columns, strict=True):
+            found.setdefault((stream, start), set()).add(device)
     return {key: device for key, (device, *others) in found.items() if device != NONE and not others}
 
 

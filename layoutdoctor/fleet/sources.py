@@ -46,7 +46,7 @@ _RARER_PATTERNS = ("*.csv", "*.log", "*.txt", "*.nsys-rep", "*.qdrep")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,9})(?!\d)|^r(\d{1,9})(?=\.)")
 _RANK_OF_FOLDER = re.compile(r"(?i)(?:.*[^a-z])?rank[_.-]?(\d{1,9})|r(\d{1,9})|(\d{1,9})")
-_LARGEST_RANK = 1 << 31
+LARGEST_RANK = 1 << 31
 _URL = re.compile(r"(?i)[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://")
 _COPY_BYTES = 1 << 20
 
@@ -119,8 +119,7 @@ def find_sources(
 def _sources_of(path: str, patterns: Sequence[str]) -> Iterator[Source]:
     try:
         files, inner = _file_system(path)
-        is_there = files.exists(inner)
-        if not is_there and glob.has_magic(inner):
+        if not files.exists(inner) and glob.has_magic(inner):
             entries = sorted(files.glob(inner))
             if not entries:
                 yield Source(path=path, failure="no file has such a name; check the path")
@@ -209,17 +208,16 @@ def rank_reader(rank_regex: str | None) -> Callable[[str, int | None], int | Non
 
     def read(name: str, recorded: int | None) -> int | None:
         *folders, file = re.split(r"[/!]", name)
-        own = _number(_RANK_IN_NAME.search(file) if pattern is None else pattern.search(name))
-        of_folders = [] if pattern is not None else [_RANK_OF_FOLDER.fullmatch(part) for part in reversed(folders)]
-        known = (own, recorded, *map(_number, of_folders))
-        return next((rank for rank in known if rank is not None), None)
+        found = [_RANK_IN_NAME.search(file), *map(_RANK_OF_FOLDER.fullmatch, reversed(folders))]
+        own, *of_folders = map(_number, found if pattern is None else [pattern.search(name)])
+        return next((rank for rank in (own, recorded, *of_folders) if rank is not None), None)
 
     return read
 
 
 def _number(match: re.Match[str] | None) -> int | None:
-    groups = [group for group in match.groups() if group is not None] if match is not None else []
-    return int(groups[0]) if groups and groups[0].isdecimal() and int(groups[0]) < _LARGEST_RANK else None
+    text = next((group for group in match.groups() if group is not None), "") if match else ""
+    return int(text) if text.isdecimal() and int(text) < LARGEST_RANK else None
 
 
 # ---------------------------------------------------------------------------------------------- the bytes of sources

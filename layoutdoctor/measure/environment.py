@@ -181,13 +181,13 @@ _CONTEXT_BYTES = 600 << 20
 """Approximate GPU memory that a process takes before its first tensor: context, libraries, kernels."""
 
 
-def room_beside(device: str) -> int | None:
-    """Estimates how many more processes like this one fit into a GPU's memory; None on a CPU, or if not known."""
+def processes_that_fit(device: str) -> int:
+    """Estimates how many processes like this one fit into a GPU's memory at once; 0 on a CPU, or if not known."""
     if kind_of(device) == "cuda":
         with contextlib.suppress(Exception):  # without an answer, the number is not known
             free, _ = torch.cuda.mem_get_info(device)
-            return int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
-    return None
+            return 1 + int(_SAFE_SHARE * free / (torch.cuda.max_memory_reserved(device) + _CONTEXT_BYTES))
+    return 0
 
 
 def notes_on_gpu(device: str) -> tuple[str, ...]:

@@ -120,16 +120,16 @@ class Reference:
         output_layouts: Layouts of eager's outputs for the caller's own inputs.
         may_use_tf32: Whether a float32 model may compute with the precision of TF32.
         has_yardstick: Whether eager's own error is known, because eager is not the reference.
-        random: Text that says which tensor differs between two eager runs; None if all agree within the tolerances.
-        why_not_exact: Reason why the more exact run could not be used; None if it was used, or not tried.
+        random: Text that says which tensor differs between two eager runs; empty if all agree within the tolerances.
+        why_not_exact: Reason why the more exact run could not be used; empty if it was used, or not tried.
     """
 
     name: str
     tensors: dict[str, ReferenceTensor]
     output_layouts: tuple[Layout, ...] = ()
     may_use_tf32: bool = False
-    random: str | None = None
-    why_not_exact: str | None = None
+    random: str = ""
+    why_not_exact: str = ""
     notes: tuple[str, ...] = ()
     has_yardstick: bool = True
 
@@ -149,13 +149,13 @@ class _Compared(NamedTuple):
     The comparison of one tensor of a configuration with the reference.
 
     Attributes:
-        problem: A difference other than the error, such as another shape; None without such a difference.
+        problem: A difference other than the error, such as another shape; empty without such a difference.
         error: Root mean square error, divided by the tensor's size, as are ``eager_error`` and ``tolerance``.
         tolerance: Largest allowed error; infinite if eager's own error is too large for a comparison.
     """
 
     name: str
-    problem: str | None = None
+    problem: str = ""
     error: float = 0.0
     eager_error: float = 0.0
     tolerance: float = 1.0
@@ -187,11 +187,11 @@ def reference_tensor(name: str, exactly: Part, by_eager: Part) -> ReferenceTenso
     return ReferenceTensor(exact.cpu(), None if is_finite else eager.cpu(), shape, dtype, error, size)
 
 
-def why_random(first: dict[str, Part], second: dict[str, Part]) -> str | None:
-    """Explains why a model is random; None if two runs with different seeds agree within the tolerances."""
+def why_random(first: dict[str, Part], second: dict[str, Part]) -> str:
+    """Explains why a model is random; an empty text if two runs with different seeds agree within the tolerances."""
     reference = Reference("the first run", {name: reference_tensor(name, one, one) for name, one in first.items()})
     different = [one.name for one in _compare_all(reference, second) if one.share > 1]
-    return f"{different[0]} differs between two eager runs with different seeds" if different else None
+    return f"{different[0]} differs between two eager runs with different seeds" if different else ""
 
 
 def check_equivalence(reference: Reference, results: StepResults) -> Equivalence:
@@ -215,7 +215,7 @@ def check_equivalence(reference: Reference, results: StepResults) -> Equivalence
     kinds = {_kind(one.name) for one in known}
     status: Literal["equal", "different", "not_checked"] = "equal" if "output" in kinds else "not_checked"
     if worst.share > 1:
-        status = "different" if reference.random is None else "not_checked"
+        status = "not_checked" if reference.random else "different"
     return Equivalence(
         status=status,
         max_abs_error=worst.largest_error,
@@ -235,7 +235,7 @@ def _formats(layouts: tuple[Layout, ...]) -> list[frozenset[str]]:
 
 
 def _detail(worst: _Compared, compared: list[_Compared], reference: Reference, step: int) -> str:
-    if worst.share > 1 and reference.random is not None:
+    if worst.share > 1 and reference.random:
         return f"the model is random: {reference.random}, and this configuration drew other numbers"
     unknown = [one.eager_error for one in compared if one.tolerance == math.inf]
     own = f", eager's own {worst.eager_error:.2g}" if reference.has_yardstick else ""
@@ -251,7 +251,7 @@ def _detail(worst: _Compared, compared: list[_Compared], reference: Reference, s
     if unknown:
         count = count_of(len(unknown), "tensor")
         text += f"; {count} not compared: eager's own relative error is up to {max(unknown):.2g}"
-    if reference.why_not_exact is not None:
+    if reference.why_not_exact:
         text += f"; eager itself is the reference: {reference.why_not_exact}"
     return text
 
@@ -291,19 +291,19 @@ def _compare(name: str, part: Part | None, wanted: ReferenceTensor, size: float,
     if not found.is_floating_point():
         count = sum(int((one != other).sum()) for one, other in _pieces(found, own))
         values = f"{found.numel()} {str(found.dtype).removeprefix('torch.')} values"
-        return _Compared(name, f"{count} of {values} differ" if count else None)
+        return _Compared(name, f"{count} of {values} differ" if count else "")
     mean, _, largest, count = _errors(found, wanted.exact, own)
     if count:
         where = f"{count} of {found.numel()} values"
         return _Compared(name, f"{where} are NaN or infinite, or differ where eager has NaN or infinity")
     if wanted.eager_error > 10 * size or size == 0:  # the terms cancel: only rounding errors are left
         size = max(wanted.eager_error, torch.finfo(found.dtype).eps / CANCELLED_FACTOR)
-        return _Compared(name, None, mean / size, wanted.eager_error / size, CANCELLED_FACTOR, largest)
+        return _Compared(name, "", mean / size, wanted.eager_error / size, CANCELLED_FACTOR, largest)
     eager_error = wanted.eager_error / size
     tolerance = max(_floor(name, found.dtype, reference), min(EAGER_FACTOR * eager_error, LARGEST_TOLERANCE))
     if eager_error > LARGEST_EAGER_ERROR[_kind(name)]:
         tolerance = math.inf
-    return _Compared(name, None, mean / size, eager_error, tolerance, largest)
+    return _Compared(name, "", mean / size, eager_error, tolerance, largest)
 
 
 def _floor(name: str, dtype: torch.dtype, reference: Reference) -> float:

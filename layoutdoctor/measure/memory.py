@@ -38,13 +38,13 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def out_of_memory(error: BaseException) -> str | None:
+def out_of_memory(error: BaseException) -> str:
     """
     Describes an out-of-memory error; looks also at the causes of the given exception.
 
     Returns:
-        A text such as ``out of memory: 37.3 GiB were asked for``, or ``out of memory`` if the size is not known; None
-        for any other error.
+        A text such as ``out of memory: 37.3 GiB were asked for``, or ``out of memory`` if the size is not known; an
+        empty text for any other error.
     """
     inner: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -58,7 +58,7 @@ def out_of_memory(error: BaseException) -> str | None:
             size = int(float(asked.group(1)) * _UNITS[asked.group(2).lower()])
             return f"out of memory: {format_bytes(size)} were asked for"
         inner = inner.__cause__ or getattr(inner, "inner_exception", None) or inner.__context__
-    return None
+    return ""
 
 
 def peak_memory(step: Callable[[], None], device: str) -> Bytes | None:

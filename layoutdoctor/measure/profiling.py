@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import dataclasses
 import gzip
+import math
 import os
 import re
 import sys
@@ -47,7 +48,7 @@ class Recorder:
     """Records iterations one by one; a trace file keeps the trace of the iteration with the shortest busy time."""
 
     def __init__(self) -> None:
-        self._quietest: tuple[bool, int] | None = None
+        self._quietest: tuple[bool, float] = (True, math.inf)
 
     def record(
         self,
@@ -99,7 +100,7 @@ class Recorder:
             found = Iteration(
                 events=events, device=kind_of(device), log=log, lacks=tuple(lacks), profiled_seconds=seconds
             )
-            if trace_file is not None and (self._quietest is None or busy_time(found) < self._quietest):
+            if trace_file is not None and busy_time(found) < self._quietest:
                 self._quietest, data = busy_time(found), file.read_bytes()
                 with replacing(trace_file) as stream:
                     stream.write(gzip.compress(data) if trace_file.suffix == ".gz" else data)

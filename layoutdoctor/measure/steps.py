@@ -34,7 +34,7 @@ class StepRecorder:
         skips_one: Whether to leave out the first step, which is slow because the profiler starts.
     """
 
-    def __init__(self, file: Path, generated: Sequence[GeneratedCode] = (), *, skips_one: bool = False) -> None:
+    def __init__(self, file: Path, generated: Sequence[GeneratedCode], *, skips_one: bool) -> None:
         self.step_count = -1 if skips_one else 0
         self._file = file
         self._stack = contextlib.ExitStack()

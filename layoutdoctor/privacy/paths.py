@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"\d+|(?:cpu|gpu|node|host|worker|server|user|rank)[-_]?\
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """
-    The names and folders of the machine and its user.
+    The names and folders of the machine and its user; empty if not known.
 
     Attributes:
         hosts: Names of this machine, long and short.
@@ -36,16 +36,16 @@ class Surroundings:
         secrets: Values of environment variables that are named like secrets, the longest first.
     """
 
-    home: str | None = None
-    user: str | None = None
+    home: str = ""
+    user: str = ""
     hosts: tuple[str, ...] = ()
-    working_directory: str | None = None
+    working_directory: str = ""
     secrets: tuple[str, ...] = ()
 
 
 def known_surroundings() -> Surroundings:
     """Finds the surroundings of this process."""
-    user = directory = None
+    user = directory = ""
     with contextlib.suppress(Exception):  # a user id may have no name: the error depends on version and system
         user = getpass.getuser()
     with contextlib.suppress(OSError):  # the folder may have been removed
@@ -57,7 +57,7 @@ def known_surroundings() -> Surroundings:
         if _SECRET_VARIABLE.search(name) and _PLAIN_VALUE.fullmatch(value) is None
     }
     return Surroundings(
-        home=home if home not in ("", "~", "/") else None,
+        home="" if home in ("~", "/") else home,
         user=user,
         hosts=tuple(dict.fromkeys((host, host.split(".")[0]))),
         working_directory=directory,
@@ -118,12 +118,12 @@ class PathShortener:
     """Shortens the absolute paths in texts."""
 
     def __init__(self, surroundings: Surroundings) -> None:
-        self._user = surroundings.user if surroundings.user and not is_common(surroundings.user) else None
+        self._user = "" if is_common(surroundings.user) else surroundings.user
         self._home = _slashed(surroundings.home)
         project = _slashed(surroundings.working_directory)
         # Paths relative to a folder such as /home would keep the user's name.
         holds_homes = FOLDER_OF_HOMES.fullmatch(project) or self._home.startswith(f"{project}/")
-        self._project = project if project and not holds_homes else None
+        self._project = "" if holds_homes else project
 
     def in_text(self, text: str) -> str:
         """Returns the text with its absolute paths shortened."""
@@ -180,5 +180,5 @@ def _is_path(path: str) -> bool:
     return not is_operation or _FILE_SYSTEM.match(path) is not None
 
 
-def _slashed(path: str | None) -> str:
-    return (path or "").replace("\\", "/").rstrip("/")
+def _slashed(path: str) -> str:
+    return path.replace("\\", "/").rstrip("/")

@@ -72,10 +72,10 @@ _KIND_OF = {kind: re.compile("|".join(fields.split())) for kind, fields in _FIEL
 
 
 @functools.cache
-def _kind_of(place: str) -> str | None:
-    """Returns the kind of text at a place (``"Finding.rule"``): None for free text, ``module`` outside a record."""
+def _kind_of(place: str) -> str:
+    """Returns the kind of text at a place (``"Finding.rule"``): empty for free text, ``module`` outside a record."""
     field = place.replace(" ", "#")
-    return next((kind for kind, fields in _KIND_OF.items() if fields.fullmatch(field)), None) if place else "module"
+    return next((kind for kind, fields in _KIND_OF.items() if fields.fullmatch(field)), "") if place else "module"
 
 
 _PSEUDONYM = re.compile(r"(?:module|file|class|name|code|kernel|configuration)_\d+")
@@ -117,12 +117,12 @@ class _Redactor:
         self._public: set[str] = set()
         self._operators: set[str] = set()
         self._modules: set[str] = set()
-        self._takers: dict[str | None, Callable[[str], str]] = {
+        self._takers: dict[str, Callable[[str], str]] = {
             "class": functools.partial(self._pseudonym, "class"),
             "code": functools.partial(self._pseudonym, "code"),
             "name": functools.partial(self._pseudonym, "name"),
             "option": lambda value: value if value in _MODES else LEFT_OUT,
-            "rule": self._rule,
+            "rule": lambda name: name if name in self._public else self._pseudonym("name", name),
             "module": self._module,
             "file": self._file,
             "size": lambda size: size if _SIZE.fullmatch(size) else self._pseudonym("name", size),
@@ -153,8 +153,6 @@ class _Redactor:
             self._public.add(record.name)
 
     def _note(self, text: str, place: str) -> str:
-        if _PSEUDONYM.fullmatch(text):
-            self._taken.add(text)
         self._taken.update(part for part in _PARTS.split(text) if _PSEUDONYM.fullmatch(part))
         if _OF_TORCH.fullmatch(text) and _kind_of(place) == "operator":
             self._operators.update(_PARTS.split(text))
@@ -177,9 +175,6 @@ class _Redactor:
             if pseudonym not in self._taken:
                 self._pseudonyms[key] = pseudonym
         return self._pseudonyms[key]
-
-    def _rule(self, name: str) -> str:
-        return name if name in self._public else self._pseudonym("name", name)
 
     def _module(self, path: str) -> str:
         parts = path.split(".")

@@ -57,7 +57,7 @@ def scrub(record: AnyRecord, surroundings: Surroundings | None = None) -> AnyRec
 class _Scrubber:
     def __init__(self, surroundings: Surroundings) -> None:
         self._paths = PathShortener(surroundings)
-        names = [*((name, "<host>") for name in surroundings.hosts), (surroundings.user or "", "<user>")]
+        names = [*((name, "<host>") for name in surroundings.hosts), (surroundings.user, "<user>")]
         self._rules: list[tuple[re.Pattern[str], str]] = [
             (re.compile(re.escape(secret)), TOKEN) for secret in surroundings.secrets
         ]

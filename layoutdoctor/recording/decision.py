@@ -76,7 +76,7 @@ def _explanation(
         ),
         "no-veto": f"in training no rule speaks against channels-last for {count} convolution{plural}",
         "packed": (
-            f"freezing packed the {'convolutions' if plural else 'convolution'} for oneDNN, which chooses their layout "
+            f"freezing packed the convolution{plural} for oneDNN, which chooses their layout "
             "itself: nothing is left to decide"
         ),
         "not-recorded": "the log does not record the decision, and the strides fit either decision",
@@ -123,8 +123,8 @@ class RawDecision:
     is_inference: bool
     enabled: bool
     forced: bool
-    has_onednn: bool = True
-    counts_backward: bool = False
+    has_onednn: bool
+    counts_backward: bool
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FxTensor:
     """A tensor among the arguments or results of a call."""
 
     layout: Layout | None
-    device: str | None
+    device: str
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,9 @@ class FxCall:
     target: str
     args: tuple[Any, ...]
     result: FxTensor | None
-    is_aten: bool = True
-    location: SourceLocation | None = None
-    module: str | None = None
+    is_aten: bool
+    location: SourceLocation | None
+    module: str | None
 
 
 def _is_forward(target: str) -> bool:
@@ -173,7 +173,7 @@ def describe_decision(
     applied: bool,
     channels_last_count: int,
     written: Mapping[str, Layout] = {},
-    rule: str | None = None,
+    rule: str = "",
 ) -> Decision:
     """
     Builds the ``Decision`` of a graph.
@@ -182,7 +182,7 @@ def describe_decision(
         calls: The graph's calls, in order.
         node_count: Number of all FX nodes of the graph.
         raw: The call of the heuristic; None if it was not called.
-        rule: The rule that decided; None to find it from ``raw``.
+        rule: The rule that decided; empty to find it from ``raw``.
         applied: Value of ``GraphLowering.layout_opt`` that was in effect in the end.
         channels_last_count: Value of ``GraphLowering.num_channels_last_conv``.
         written: Layouts of the tensors that library calls write, by node name; they replace the layouts in the graph.
@@ -237,9 +237,6 @@ def _rule(raw: RawDecision | None, counted: Sequence[FxCall], backward: Sequence
     return "weighted-flops" if raw.is_inference else "no-veto"
 
 
-FROM_STRIDES = "derived from the graph and the strides of its generated code"
-
-
 def derived_decision(
     calls: Sequence[FxCall],
     node_count: int,
@@ -259,8 +256,8 @@ def derived_decision(
     forward = [call for call in calls if _is_forward(call.target)]
     backward = [call for call in calls if _is_backward(call)]
     counted = forward + backward if counts_backward else forward
-    applied, rule = _by_strides(forward, written), None
-    if not counted or not any(call.is_aten for call in counted):
+    applied, rule = _by_strides(forward, written), ""
+    if not any(call.is_aten for call in counted):
         applied = False
     elif not enabled or forced:
         applied = enabled
@@ -275,7 +272,8 @@ def derived_decision(
     decision = describe_decision(calls, node_count, raw, bool(applied), planar, written, rule)
     if not counted:
         return decision
-    return msgspec.structs.replace(decision, applied=applied, explanation=f"{decision.explanation} ({FROM_STRIDES})")
+    explanation = f"{decision.explanation} (derived from the graph and the strides of its generated code)"
+    return msgspec.structs.replace(decision, applied=applied, explanation=explanation)
 
 
 def _by_strides(forward: Sequence[FxCall], written: Mapping[str, Layout]) -> bool | None:

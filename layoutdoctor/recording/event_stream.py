@@ -20,9 +20,7 @@ from layoutdoctor.diagnosis.saved import UNREADABLE
 from layoutdoctor.errors import TraceError
 from layoutdoctor.units import format_bytes
 
-NOT_A_NUMBER = "NaN or Infinity"
 NOT_UTF8 = "bytes that are no UTF-8"
-QUOTE = "an unescaped quote"
 
 BATCH_BYTES = 1 << 18
 """Size of the text that is decoded at a time; it fits a processor's cache."""
@@ -81,7 +79,7 @@ class EventStream(Generic[EventType]):
     ) -> None:
         """
         Args:
-            pieces: The document's bytes.
+            pieces: The document's bytes; no piece is empty.
             decode: Decodes the text of a JSON array to events; raises one of ``UNREADABLE`` if it cannot.
             decode_loosely: Decodes one event, whatever the types of its fields; returns None if the text is no event.
             name: Name of the document, for errors.
@@ -119,10 +117,10 @@ class EventStream(Generic[EventType]):
         """Reads until the buffer holds ``wanted`` bytes, or the file ends."""
         parts, size = [self._buffer], len(self._buffer)
         while size < wanted and not self._has_ended:
-            piece = next(self._pieces, None)
-            self._has_ended = piece is None
-            parts.append(piece or b"")
-            size += len(parts[-1])
+            piece = next(self._pieces, b"")
+            self._has_ended = not piece
+            parts.append(piece)
+            size += len(piece)
         self._buffer = b"".join(parts)
 
     def _skip_head(self) -> None:
@@ -374,8 +372,8 @@ def _with_escaped_quotes(event: bytes) -> bytes:
 
 _MENDERS: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     (NOT_UTF8, as_utf8),
-    (QUOTE, _with_escaped_quotes),
-    (NOT_A_NUMBER, lambda event: _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)),
+    ("an unescaped quote", _with_escaped_quotes),
+    ("NaN or Infinity", lambda event: _STRING_OR_NO_NUMBER.sub(lambda found: found["kept"] or b"null", event)),
 )
 
 

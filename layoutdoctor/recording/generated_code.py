@@ -35,7 +35,7 @@ class GeneratedCode:
         calls: Function and tensor arguments of each library call, by the buffer that the call makes.
         results: Buffer of each result of a call with several results, by ``(buffer of the call, index of the result)``.
         returned: The buffer or input that each output of the graph is; None for an output that is no tensor.
-        kernels: The text of each generated kernel, by name.
+        kernels: The contents of each generated kernel, by name.
 
     Raises:
         SyntaxError: The text is not a complete Python module.
@@ -47,8 +47,7 @@ class GeneratedCode:
         self.calls: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.results: dict[tuple[str, int], str] = {}
         self.returned: tuple[str | None, ...] = ()
-        self.kernels: dict[str, str] = {}
-        self._read_kernels: dict[str, KernelText | None] = {}
+        self.kernels: dict[str, KernelText] = {}
         self._layouts: dict[str, tuple[Layout | None, str | None]] = {}
         self._former: dict[str, str] = {}  # by buffer: the former buffer of the same memory
         self._parts: dict[str, tuple[str, int]] = {}  # by buffer: the larger buffer around it, and its offset there
@@ -60,8 +59,7 @@ class GeneratedCode:
                     value=ast.Call(func=ast.Attribute(value=ast.Name(id="async_compile")), args=arguments),
                 ):
                     texts = [str(part.value) for part in arguments if isinstance(part, ast.Constant)]
-                    self.kernels[name] = next((text for text in reversed(texts) if "\n" in text), "")
-                    self._read_kernels[name] = read_kernel(self.kernels[name])
+                    self.kernels[name] = read_kernel(next((text for text in reversed(texts) if "\n" in text), ""))
                 case ast.FunctionDef(name=name, body=body) if name == "call" or name.startswith("partition_"):
                     self._read(body)
         for whole in dict.fromkeys(whole for whole, _ in self._parts.values()):
@@ -99,7 +97,7 @@ class GeneratedCode:
                 if takes_over:
                     self._former[name] = other
                 else:
-                    start = offset[0].value if offset and isinstance(offset[0], ast.Constant) else 0
+                    start = _size(offset[0]) if offset else 0
                     self._parts[name] = (other, start if isinstance(start, int) else 0)
             case ast.Call(func=ast.Name(id=function), args=[shape, stride, *types]) if function.startswith("empty_str"):
                 texts = [ast.unparse(part) for part in (*types, *(keyword.value for keyword in value.keywords))]
@@ -145,18 +143,17 @@ class GeneratedCode:
         return (name for name in names_in(node) if name in self._layouts or name in self.inputs)
 
     def _launched(self, name: str, given: Sequence[str]) -> None:
-        kernel, launch = self._read_kernels[name], self._launch_count
+        kernel, launch = self.kernels[name], self._launch_count
         self._launch_count += 1
-        if kernel is not None:
-            of = dict(zip(kernel.parameters, given, strict=False))
-            left = {pointer: sum(store.pointer == pointer for store in kernel.stores) for pointer in of}
-            names = {pointer: self._before(of[pointer], count) for pointer, count in left.items()}
-            for position, store in enumerate(kernel.stores):
-                left[store.pointer] -= 1
-                written = self._before(of[store.pointer], left[store.pointer])
-                written += _IN_PLACE if written in self.inputs else ""
-                self._store(kernel, store, written, names, name, launch)
-                names[f"@{position}"] = written
+        of = dict(zip(kernel.parameters, given, strict=False))
+        left = {pointer: sum(store.pointer == pointer for store in kernel.stores) for pointer in of}
+        names = {pointer: self._before(of[pointer], count) for pointer, count in left.items()}
+        for position, store in enumerate(kernel.stores):
+            left[store.pointer] -= 1
+            written = self._before(of[store.pointer], left[store.pointer])
+            written += _IN_PLACE if written in self.inputs else ""
+            self._store(kernel, store, written, names, name, launch)
+            names[f"@{position}"] = written
         wholes = {whole for whole, _ in self._parts.values()}
         for unread in dict.fromkeys(given):
             if unread in wholes and unread not in self.buffers:

@@ -39,7 +39,7 @@ class _Value:
 
     parents: tuple[_Value, ...] = ()
     read: Read | None = None
-    operation: str | None = None
+    operation: str = ""
     is_reduced: bool = False
 
 
@@ -96,7 +96,7 @@ class KernelText:
             if (read := self._stored.get(one) or one.read) is not None:
                 reads[replace(read, is_reduced=is_reduced)] = None
                 continue
-            operations |= {one.operation} - {None}  # type: ignore[arg-type]
+            operations |= {one.operation} - {""}
             new = [(parent, is_reduced or one.is_reduced) for parent in reversed(one.parents)]
             left += [entry for entry in new if entry not in seen]
             seen.update(new)
@@ -200,7 +200,7 @@ class _Triton:
         return [self.kernel.values[name] for name in names if name in self.kernel.values]
 
     def _value(self, node: ast.AST) -> _Value:
-        operation = None
+        operation = ""
         match node:
             case ast.Name(id=name):
                 return self.kernel.values.get(name, _Value())
@@ -216,7 +216,7 @@ class _Triton:
                     return _Value((parts[0],), operation="to_dtype")
                 if _TRITON_REDUCTIONS.fullmatch(name):
                     return _Value(tuple(parts), operation=name, is_reduced=True)
-                return _Value(tuple(parts), operation=None if name in _TRITON_NEUTRAL else name)
+                return _Value(tuple(parts), operation="" if name in _TRITON_NEUTRAL else name)
             case ast.Subscript(value=inner):
                 return self._value(inner)
             case ast.BinOp() | ast.UnaryOp() | ast.Compare():
@@ -286,12 +286,11 @@ class _Cpp:
             names = [name for kind, name in self._scopes if kind == "lambda"]
             if names:
                 values[names[-1]] = self._value(found[1])
-        elif (found := re.match(r"(\w+)(?:\.\w+)?\.store\((.*)\)$", text)) or "transpose_mxn<" in text:
-            if found is None:
-                source, _, target, *_ = _arguments(text.partition(">(")[2])
-                self._store(target, values.get(source) or self._value(source))
-            else:
-                self._store(_arguments(found[2])[0], values.get(found[1], _Value()))
+        elif found := re.match(r"(\w+)(?:\.\w+)?\.store\((.*)\)$", text):
+            self._store(_arguments(found[2])[0], values.get(found[1], _Value()))
+        elif "transpose_mxn<" in text:
+            source, _, target, *_ = _arguments(text.partition(">(")[2])
+            self._store(target, values.get(source) or self._value(source))
         elif found := re.match(r"(?:\w*atomic_add\w*(?:<[^(]*>)?\(|)(&?\w*ptr\d+\[.*)", text):
             target = found[1]
             bracket = target.index("[") + 1
@@ -301,7 +300,7 @@ class _Cpp:
             value, name = self._value(found["value"]), found["name"]
             if "acc" in name or "welford" in name:
                 known = _Value() if found["type"] else values.get(name, _Value())
-                value = _Value((known, value), operation=None if found["type"] else "reduction", is_reduced=True)
+                value = _Value((known, value), operation="" if found["type"] else "reduction", is_reduced=True)
             values[name] = value
 
     def _store(self, target: str, value: _Value, *, scattered: bool = False) -> None:
@@ -334,7 +333,7 @@ class _Cpp:
         names = self._names(text)
         plain = _CASTS.sub("", _LOADED.sub("@", text)).strip(" ()")
         is_moved = plain == "@" or re.fullmatch(r"\w+(\.template cast<[^()]*>|\(\))?", plain)
-        return _Value((*loads, *names), operation=None if is_moved else "computed")
+        return _Value((*loads, *names), operation="" if is_moved else "computed")
 
 
 def _balanced(text: str, start: int) -> str:
@@ -361,12 +360,11 @@ def _arguments(text: str) -> list[str]:
     return [part.strip() for part in found]
 
 
-def read_kernel(source: str) -> KernelText | None:
-    """Reads a generated kernel; None if it is neither C++ nor Triton, or has no store that was understood."""
-    kernel = None
+def read_kernel(source: str) -> KernelText:
+    """Reads a generated kernel; without stores if it is neither C++ nor Triton, or if no store was understood."""
     if 'extern "C"' in source:
-        kernel = _Cpp(source).kernel
-    elif "@triton.jit" in source:
+        return _Cpp(source).kernel
+    if "@triton.jit" in source:
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-        kernel = _Triton(functions[-1]).kernel
-    return kernel if kernel is not None and kernel.stores else None
+        return _Triton(functions[-1]).kernel
+    return KernelText(())

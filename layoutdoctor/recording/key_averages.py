@@ -29,21 +29,22 @@ class KeyAverages(TextTable):
     Attributes:
         rows: Four sums for each ``(name, whether the row has time on the host)``: calls, own time on the host, own time
             on the device, and time including called operations, on the device if there is one. Times are nanoseconds.
-        host, on_device: Titles of the columns of own time; before torch 1.6, of time including called operations.
+        host, on_device: Titles of the columns of own time; before torch 1.6, of time including called operations. Empty
+            without such a column.
         device: Name of the device in the titles; empty if there is only the host.
         totals: Total nanoseconds by device, from the lines below the table.
     """
 
-    def __init__(self, titles: list[str], separator: str, offset: int, heading: str = "") -> None:
-        super().__init__(KEY_AVERAGES, titles, {}, separator, offset, heading)
+    def __init__(self, titles: list[str], separator: str, offset: int) -> None:
+        super().__init__(KEY_AVERAGES, titles, {}, separator, offset)
         self.rows: dict[tuple[str, bool], list[float]] = {}
         self.totals: dict[str, float | None] = {}
         times = [title for title in titles if re.fullmatch(r"self \w+", title)]
         times += [title for title in titles if re.fullmatch(r"\w+ total", title)]
-        self.host = next((title for title in times if "cpu" in title), None)
-        self.on_device = next((title for title in times if "cpu" not in title), None)
-        self.device = (self.on_device or "").removeprefix("self ").removesuffix(" total")
-        counted = self.on_device or self.host or ""
+        self.host = next((title for title in times if "cpu" in title), "")
+        self.on_device = next((title for title in times if "cpu" not in title), "")
+        self.device = self.on_device.removeprefix("self ").removesuffix(" total")
+        counted = self.on_device or self.host
         self._whole_title = f"{counted.removeprefix('self ').removesuffix(' total')} total"
         self.is_nested = not counted.startswith("self ")
         share = f"{counted} %"
@@ -51,27 +52,24 @@ class KeyAverages(TextTable):
 
     def entry(self, row: Mapping[str, str], notation: Notation) -> Entry | None:
         """Reads a row's calls and its own time on the device, else on the host; None if a number cannot be read."""
-        count, host, device = (
-            notation.whole(row["# of calls"]),
-            self._host(row, notation),
-            self._device_time(row, notation),
-        )
+        count = notation.whole(row["# of calls"])
+        host, device = self._host(row, notation), self._device_time(row, notation)
         if not row["name"] or count < 1 or host is None or device is None:
             return None
-        return Entry(row, row["name"], count, host if self.on_device is None else device, 0)
+        return Entry(row, row["name"], count, device if self.on_device else host, 0)
 
     def _host(self, row: Mapping[str, str], notation: Notation) -> float | None:
         # torch prints a negative own time for an operation whose children overlap
-        return 0.0 if self.host is None else notation.nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host]), None)
+        return notation.nanoseconds(re.sub(r"^-[\d.]+", "0", row[self.host])) if self.host else 0.0
 
     def _device_time(self, row: Mapping[str, str], notation: Notation) -> float | None:
-        return 0.0 if self.on_device is None else notation.nanoseconds(row[self.on_device], None)
+        return notation.nanoseconds(row[self.on_device]) if self.on_device else 0.0
 
     def take_entry(self, entry: Entry) -> None:
         """Adds a row to the sums of its name."""
         notation = self._notations[0]
         host, device = self._host(entry.row, notation) or 0.0, self._device_time(entry.row, notation) or 0.0
-        whole = notation.nanoseconds(entry.row.get(self._whole_title, ""), None)
+        whole = notation.nanoseconds(entry.row.get(self._whole_title, ""))
         known = self.rows.setdefault((entry.name, host > 0), [0, 0, 0, 0])
         for place, value in enumerate((entry.count, host, device, whole or 0.0)):
             known[place] += value
@@ -108,8 +106,7 @@ class KeyAverages(TextTable):
         """Returns the kernels without the copies; if there are no kernels, the operations with their own time."""
         ran = self.kernels()
         kernels = [row for row in ran if not row.name.startswith(TRANSFERS)]
-        ran_on_device = self.on_device is not None and any(times[2] or times[3] for times in self.rows.values())
-        place = 2 if ran_on_device else 1
+        place = 2 if self.on_device and any(times[2] or times[3] for times in self.rows.values()) else 1
         device = "cpu" if place == 1 else _DEVICE_TYPES.get(self.device, self.device)
         total = self.total(self.device if place == 2 else "cpu")
         if kernels:
@@ -157,7 +154,7 @@ _OPERATION = re.compile(r"(?!(?:autograd|torch|profiler|prim|c10d|nccl)\b)[A-Za-
 
 def totals_below(line: str) -> dict[str, float | None]:
     """Reads the total times of devices from a line below a table; empty for any other line."""
-    return {device.lower(): PLAIN.nanoseconds(time, None) for device, time in _TOTAL.findall(line)}
+    return {device.lower(): PLAIN.nanoseconds(time) for device, time in _TOTAL.findall(line)}
 
 
 _TOTAL = re.compile(r"\b(?:Self )?(\w+) time total:\s*([\d.]+ ?\w+)", re.IGNORECASE)

@@ -55,8 +55,6 @@ _KERNELS, _RUNTIME, _RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND
 _COPIES, _FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS, _STRINGS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "StringIds"
 
-_PLACE = ("deviceId", "streamId", "globalPid")
-
 _PROCESS_SHIFT = 24
 _LOW_BITS = (1 << _PROCESS_SHIFT) - 1
 """A ``globalTid`` is machine, process (24 bits) and thread (24 bits) in one number; a ``globalPid`` has no thread."""
@@ -191,39 +189,34 @@ class _Reading:
 
     def _read_kernels(self) -> None:
         self.problems[_NO_KERNELS] += _KERNELS not in self.tables
-        columns = (*_PLACE, "correlationId", "gridX", "gridY", "gridZ", "demangledName", "shortName", "mangledName")
-        for span, place, (correlation, x, y, z, *ids) in self._on_device(_KERNELS, "device kernels", *columns):
-            name = next((self.strings.get(number) for number in ids if _whole(number) != NONE), None)
-            self.problems["device kernels without a name"] += name is None
+        columns = ("correlationId", "gridX", "gridY", "gridZ", "demangledName", "shortName", "mangledName")
+        for row, (correlation, x, y, z, *ids) in self._on_device(_KERNELS, "device kernels", *columns):
+            name = next((self.strings.get(number, _NO_NAME) for number in ids if _whole(number) != NONE), _NO_NAME)
+            self.problems["device kernels without a name"] += name == _NO_NAME
             grid = (_whole(x), _whole(y), _whole(z))
             number = NONE if NONE in grid else self.run.grids[grid]
-            self.run.add(
-                "kernels", name=self._name(name), **span, **place, correlation=_whole(correlation), grid=number
-            )
+            self.run.add("kernels", name=self.run.names[name], correlation=_whole(correlation), grid=number, **row)
 
     def _read_transfers(self) -> None:
         for table, what in ((_COPIES, "copies"), (_FILLS, "fills")):
-            for span, place, (kind,) in self._on_device(table, what, *_PLACE, "copyKind"):
+            for row, (kind,) in self._on_device(table, what, "copyKind"):
                 copy = f"Memcpy {_COPY_KINDS.get(_whole(kind), 'of unknown direction')}"
-                name = self._name(copy if table == _COPIES else "Memset (Device)")
-                self.run.add("transfers", name=name, **span, **place)
+                name = self.run.names[copy if table == _COPIES else "Memset (Device)"]
+                self.run.add("transfers", name=name, **row)
 
-    def _on_device(
-        self, table: str, what: str, *columns: str
-    ) -> Iterator[tuple[dict[str, int], dict[str, int], list[Any]]]:
-        for span, (device, stream, process, *rest) in self._spans(table, what, *columns):
-            place = {"device": _whole(device), "stream": _whole(stream), "process": self._process(process)}
-            yield span, place, rest
+    def _on_device(self, table: str, what: str, *columns: str) -> Iterator[tuple[dict[str, int], list[Any]]]:
+        place = ("deviceId", "streamId", "globalPid")
+        for span, (device, stream, process, *rest) in self._spans(table, what, *place, *columns):
+            row = {"device": _whole(device), "stream": _whole(stream), "process": self._process(process)}
+            yield span | row, rest
 
     def _read_launches(self) -> None:
-        for span, (thread, correlation, name) in self._spans(
-            _RUNTIME, "runtime calls", "globalTid", "correlationId", "nameId"
-        ):
+        columns = ("globalTid", "correlationId", "nameId")
+        for span, (thread, correlation, name) in self._spans(_RUNTIME, "runtime calls", *columns):
             if _whole(correlation) != NONE:
-                text = self.strings.get(name)
                 self.run.add(
                     "launches",
-                    name=self._name(None if text is None else _VERSIONED.sub("", text)),
+                    name=self.run.names[_VERSIONED.sub("", self.strings.get(name, _NO_NAME))],
                     start=span["start"],
                     thread=self._thread(thread),
                     correlation=correlation,
@@ -238,11 +231,11 @@ class _Reading:
             if end is None:
                 self.problems["NVTX ranges that were not closed"] += 1
             elif self._is_span(start, end, "NVTX ranges"):
-                known = text if isinstance(text, str) else self.strings.get(text_id)
-                self.problems["NVTX ranges without a text"] += known is None
-                said = read_range_text(_NO_NAME if known is None else known)
+                known = text if isinstance(text, str) else self.strings.get(text_id, _NO_NAME)
+                self.problems["NVTX ranges without a text"] += known == _NO_NAME
+                said = read_range_text(known)
                 row = {"start": start, "duration": end - start, "thread": self._thread(thread)}
-                row["name"] = self._name(said.name)
+                row["name"] = self.run.names[said.name]
                 if said.is_operation:
                     self.problems["operations whose sizes could not be read"] += said.has_unread_sizes
                     number = self.run.arguments[said.shapes] if said.shapes else NONE
@@ -293,9 +286,6 @@ class _Reading:
             return True
         self.problems[f"{what} whose times could not be read"] += 1
         return False
-
-    def _name(self, text: str | None) -> int:
-        return self.run.names[_NO_NAME if text is None else text]
 
     def _process(self, number: object) -> int:
         key = _whole(number)

@@ -29,7 +29,7 @@ from layoutdoctor.recording.files import TraceFile, is_diagnosis
 from layoutdoctor.recording.key_averages import OF_A_GPU
 from layoutdoctor.recording.onednn import VERBOSE_LINE, OnednnLog, read_onednn_log
 from layoutdoctor.recording.recording import Head, Iteration, KernelTotals, Problem, RecordedTrace, Recording
-from layoutdoctor.recording.table import FURTHER, has_kernel_table, read_kernel_tables, text_encoding
+from layoutdoctor.recording.table import has_kernel_table, read_kernel_tables, text_encoding
 from layoutdoctor.recording.torch_trace import RECORD, TorchTrace, read_torch_trace
 
 
@@ -58,11 +58,7 @@ def read_trace(
 
         return read_nsys_export(path)
     if kind == "kernel_csv":
-        first, *others = read_kernel_tables(file)
-        left_out = len(others) + sum(problem.count for problem in first.problems if problem.what == FURTHER)
-        first.problems = [problem for problem in first.problems if problem.what != FURTHER]
-        first.problems += [Problem(FURTHER, left_out)] if left_out else []
-        return first
+        return read_kernel_tables(file, only_first=True)[0]
     if kind == "torch_trace":
         return read_torch_trace(file)
     if kind == "onednn_log":
@@ -86,13 +82,7 @@ def garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-RECORDED = Configuration(
-    name="recorded",
-    backend="recorded",
-    layout_optimization=None,
-    model_format=None,
-    input_format=None,
-)
+RECORDED = Configuration(name="recorded", backend="recorded", model_format=None, input_format=None)
 
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules", "schemaVersion")
 _TEXT_LENGTH = 200

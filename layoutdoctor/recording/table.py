@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from layoutdoctor.errors import TraceError
 from layoutdoctor.recording.key_averages import KEY_AVERAGES, KeyAverages, totals_below
 from layoutdoctor.recording.recording import KernelTotals, Problem
-from layoutdoctor.recording.table_numbers import NANOSECONDS, is_number
+from layoutdoctor.recording.table_numbers import NANOSECONDS, denying, is_number
 from layoutdoctor.recording.table_rows import CELL_GAP, LAYOUTS, TextTable, cells_in
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _DOTS = re.compile(r"(?=.*(?:\.\.|[\u2026\u22ee]))[\s|,;.\u2026\u22ee\[\]]+$|\s*
 _LONGEST_HEADING = 60
 
 
-def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
+def read_kernel_tables(file: TraceFile, *, only_first: bool = False) -> list[KernelTotals | RecordedTrace]:
     """
     Reads the tables of kernels in a file.
 
@@ -78,6 +78,8 @@ def read_kernel_tables(file: TraceFile) -> list[KernelTotals | RecordedTrace]:
     chosen = _of_different_runs([table for table in tables if _rank(table) == _rank(best)])
     for table in chosen:
         _refuse_what_cannot_be_read(str(file.path), table)
+    if only_first:
+        del chosen[1:]
     found = [_result(table, is_cut=file.is_cut) for table in chosen]
     if further := len(tables) - len(chosen):
         found[0].problems.append(Problem(FURTHER, further))
@@ -132,7 +134,7 @@ def _result(table: TextTable, *, is_cut: bool) -> KernelTotals | RecordedTrace:
         found.heading = table.heading
     counts = {
         "rows of the kernel table that could not be read": table.unread_count,
-        "rows of the table whose time and percentage contradict each other": table.denying_count,
+        "rows of the table whose time and percentage contradict each other": len(denying(table.spent)),
         "rows of the table were left out and replaced by dots": int(table.is_elided),
         "the kernel table has no rows": int(not (table.row_count or table.unread_count)),
         "the compressed file is cut off": int(is_cut),
@@ -230,10 +232,11 @@ def _table_at(line: str) -> TextTable | None:
     for separator in ",;":
         if separator in line and (found := _table_of(cells_in(line, separator), separator)) is not None:
             return found
-    squeezed = _SQUEEZED.search(line) if len(line) < _LONGEST_TITLES else None
-    titles = _COLUMNS.findall(squeezed[0]) if squeezed is not None else []
-    offset = len(line[: squeezed.start()].rstrip()) if squeezed is not None else 0
-    return _table_of(titles, " ", offset) or _table_of(cells_in(line, " "), " ")
+    if len(line) < _LONGEST_TITLES and (squeezed := _SQUEEZED.search(line)) is not None:
+        offset = len(line[: squeezed.start()].rstrip())
+        if (found := _table_of(_COLUMNS.findall(squeezed[0]), " ", offset)) is not None:
+            return found
+    return _table_of(cells_in(line, " "), " ")
 
 
 _LEAST_NUMBERS = 3  # in a row; a line with fewer numbers was printed by a program in between
@@ -241,7 +244,7 @@ _MAY_BE_TITLES = re.compile(r"(?:name|operation)\b", re.IGNORECASE)
 _SAME_TITLES = {"number of calls": "# of calls", "calls": "# of calls"}
 
 
-def _table_of(cells: Sequence[str], separator: str = ",", offset: int = 0) -> TextTable | None:
+def _table_of(cells: Sequence[str], separator: str, offset: int = 0) -> TextTable | None:
     lower = [cell.lower() for cell in cells]
     if "name" in lower and not {"self cpu", "self cpu total", "cpu total"}.isdisjoint(lower):
         titles = [re.sub(r"^(self \w+) total", r"\1", _SAME_TITLES.get(title, title)) for title in lower]

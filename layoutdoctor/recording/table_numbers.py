@@ -8,7 +8,7 @@ can often be read in two ways, so one notation is chosen for a whole table.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -62,16 +62,15 @@ class Notation:
         found = self.parts(cell)
         return max(int(found[0]), NONE) if found is not None and found[1:] == ("", "") and len(found[0]) < 19 else NONE
 
-    def nanoseconds(self, cell: str, unit: str | None) -> float | None:
+    def nanoseconds(self, cell: str, unit: str = "") -> float | None:
         """
         Reads a time and returns nanoseconds; None if the cell is no time, or if the time is negative or too large.
 
         Args:
-            unit: Unit of a cell without a printed unit; None if such a cell is no time.
+            unit: Unit of a cell without a printed unit; empty if such a cell is no time.
         """
         found = self.parts(cell)
-        factor = None if found is None else NANOSECONDS.get(found[2] or unit or "")
-        if found is None or factor is None or found[0].startswith("-"):
+        if found is None or found[0].startswith("-") or (factor := NANOSECONDS.get(found[2] or unit)) is None:
             return None
         nanoseconds = float(f"{found[0]}{found[1]}") * factor if found[1] else int(found[0]) * factor
         return nanoseconds if nanoseconds < _LARGEST else None  # whole numbers stay int: a double has only 53 bits
@@ -103,9 +102,7 @@ def is_number(cell: str) -> bool:
 
 def begins_with_a_number(text: str) -> bool:
     """Whether the first word of a text is a number; names of kernels and operations never begin with a number."""
-    if not text[:1].isdigit():
-        return False
-    return is_number(text.split(" ", 1)[0].translate(_MARKS).split(" ", 1)[0])
+    return text[:1].isdigit() and is_number(text.split(" ", 1)[0].translate(_MARKS).split(" ", 1)[0])
 
 
 def agreeing(cells: Iterable[str]) -> frozenset[Notation]:
@@ -193,8 +190,3 @@ def whole_nanoseconds(rows: Sequence[Spent]) -> float | None:
 
 
 _EXACT = 10  # least ratio of the sum of the percentages to the sum of their steps; below it, a total is too inexact
-
-
-def cells_of(row: Mapping[str, str], titles: Iterable[str]) -> list[str]:
-    """Returns the non-empty cells under the given titles."""
-    return [row[title] for title in titles if row[title]]

@@ -22,9 +22,7 @@ from layoutdoctor.recording.table_numbers import (
     Spent,
     agreeing,
     begins_with_a_number,
-    cells_of,
     contradictions,
-    denying,
     whole_nanoseconds,
 )
 
@@ -46,7 +44,7 @@ class Columns:
         kernels: A title, and the test whether a cell below it belongs to a kernel; None if all rows are kernels.
         further: A further title that the table must have.
         other: A title that the table must not have.
-        unit: Unit of a time if neither the title nor the cell has a unit.
+        unit: Unit of a time if neither the title nor the cell has a unit; empty if there is no such time.
         start: Title of the column with start times. A table with this column lists single launches, and is read as a
             recorded run.
     """
@@ -59,7 +57,7 @@ class Columns:
     kernels: tuple[str, Callable[[str], bool]] | None = None
     further: str | None = None
     other: str | None = None
-    unit: str | None = None
+    unit: str = ""
     start: str | None = None
 
     def fits(self, titles: Sequence[str]) -> bool:
@@ -146,11 +144,9 @@ class TextTable:
         is_ambiguous: Whether the table's numbers can be read in several ways, as ``1,234`` can be 1234 or 1.234.
     """
 
-    def __init__(
-        self, layout: Columns, titles: list[str], units: dict[str, str], separator: str, offset: int, heading: str = ""
-    ) -> None:
+    def __init__(self, layout: Columns, titles: list[str], units: dict[str, str], separator: str, offset: int) -> None:
         self.layout, self.titles, self.units, self.separator, self.offset = layout, titles, units, separator, offset
-        self.heading = heading
+        self.heading = ""
         self.sums: dict[tuple[str, str | None], list[float]] = {}
         self.run = TraceBuilder()
         self.devices: dict[int, str] = {}
@@ -230,7 +226,7 @@ class TextTable:
 
     def _notation(self) -> Notation:
         """Returns the notation that reads most rows. A tie goes to the first; for nsys, to the least contradictory."""
-        agree = [agreeing(cells_of(row, self._number_titles)) for row in self._pending]
+        agree = [agreeing(row[title] for title in self._number_titles) for row in self._pending]
         read = {
             notation: [
                 self.entry(row, notation) if notation in own else None
@@ -240,9 +236,8 @@ class TextTable:
         }
         most = max(sum(entry is not None for entry in entries) for entries in read.values())
         left = [notation for notation, entries in read.items() if sum(map(bool, entries)) == most]
-        if len({tuple(_numbers(entries)) for entries in map(read.__getitem__, left)}) == 1:
-            return left[0]
-        if not self.layout.source.startswith("nsys"):
+        is_same = len({tuple(_numbers(entries)) for entries in map(read.__getitem__, left)}) == 1
+        if is_same or not self.layout.source.startswith("nsys"):
             return left[0]  # the other programs print the same for users of any language
         wrong = {
             notation: contradictions([self._spent(entry, notation) for entry in read[notation] if entry is not None])
@@ -296,9 +291,9 @@ class TextTable:
 
     def _add_event(self, row: Mapping[str, str], name: str, start: int, duration: int, *, is_kernel: bool) -> None:
         event = {"name": self.run.names[name], "start": start, "duration": duration}
-        event |= {"device": self._device(_cell(row, _DEVICES)), "stream": _whole(_cell(row, _STREAMS))}
+        event |= {"device": self._device(_cell(row, _DEVICES)), "stream": PLAIN.whole(_cell(row, _STREAMS))}
         if is_kernel:
-            event |= {"correlation": _whole(_cell(row, _CORRELATIONS)), "grid": self._grid(row)}
+            event |= {"correlation": PLAIN.whole(_cell(row, _CORRELATIONS)), "grid": self._grid(row)}
         self.run.add("kernels" if is_kernel else "transfers", **event)
 
     def _device(self, text: str) -> int:
@@ -309,8 +304,8 @@ class TextTable:
         return number
 
     def _grid(self, row: Mapping[str, str]) -> int:
-        sizes = [_whole(_cell(row, titles)) for titles in _GRIDS]
-        groups = [_whole(_cell(row, titles, "1")) for titles in _GROUPS]
+        sizes = [PLAIN.whole(_cell(row, titles)) for titles in _GRIDS]
+        groups = [PLAIN.whole(_cell(row, titles, "1")) for titles in _GROUPS]
         if min(*sizes, *groups) < 1:
             return NONE
         return self.run.grids[tuple(-(-size // group) for size, group in zip(sizes, groups, strict=True))]
@@ -325,16 +320,6 @@ class TextTable:
         """Whether the table lists a kernel; for a list of single launches, whether it has a row."""
         return bool(self.sums) or (self.layout.start is not None and self.row_count > 0)
 
-    @property
-    def denying_count(self) -> int:
-        """Number of rows whose time and percentage contradict each other."""
-        return len(denying(self.spent))
-
-    def whole(self) -> float | None:
-        """Returns the total time that the percentages imply; None unless it clearly exceeds the sum of the rows."""
-        whole, listed = whole_nanoseconds(self.spent), sum(row.nanoseconds for row in self.spent)
-        return whole if whole is not None and whole > listed * (1 + _MOST_MISSING) else None
-
     def result(self) -> KernelTotals | RecordedTrace:
         """Returns the sums; for a list of single kernels, a recorded run without events of the host."""
         if self.layout.start is None:
@@ -342,9 +327,9 @@ class TextTable:
                 KernelTotal(name, round(count), round(nanoseconds), operation)
                 for (name, operation), (count, nanoseconds) in self.sums.items()
             ]
-            whole = self.whole()
-            nanoseconds = None if whole is None else round(whole - self.others)
-            return KernelTotals(self.layout.source, rows=rows, nanoseconds=nanoseconds)
+            whole, listed = whole_nanoseconds(self.spent) or 0, sum(row.nanoseconds for row in self.spent)
+            has_more = whole > listed * (1 + _MOST_MISSING)
+            return KernelTotals(self.layout.source, rows, nanoseconds=round(whole - self.others) if has_more else None)
         named = [{"id": number, "name": text} for number, text in sorted(self.devices.items()) if text]
         metadata = {"deviceProperties": named} if named else {}
         return self.run.trace(self.layout.source, metadata=metadata)
@@ -360,10 +345,6 @@ def _numbers(entries: Iterable[Entry | None]) -> Iterator[object]:
 
 def _cell(row: Mapping[str, str], titles: Iterable[str], otherwise: str = "") -> str:
     return next((row[title] for title in titles if title in row), otherwise)
-
-
-def _whole(cell: str) -> int:
-    return PLAIN.whole(cell)
 
 
 def cells_in(line: str, separator: str) -> list[str]:

@@ -66,34 +66,33 @@ class TorchTrace:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str | None]]:
-    """Yields name, object and payload of each wanted record; the payload is None if it is cut off or damaged."""
+def _records(file: TraceFile) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yields name, object and payload of each wanted record; the payload is empty if it is cut off or damaged."""
     encoding = text_encoding(file.head())
-    record: dict[str, Any] | None = None
+    record: dict[str, Any] = {}
     payload: list[str] = []
     for line in chain(file.text_lines(encoding), [""]):  # the empty line ends the last record
         if line.startswith("\t"):
-            if record is not None:
+            if record:
                 payload.append(line[1:])
             continue
-        if record is not None:
-            text, known = "\n".join(payload), record.get("has_payload")
-            is_whole = known is None or hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() == known
-            for name in _wanted_names(record):
-                yield name, record, text if is_whole else None
+        text, known = "\n".join(payload), record.get("has_payload")
+        is_whole = known is None or hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() == known
+        for name in _wanted_names(record):
+            yield name, record, text if is_whole else ""
         record, payload = _wanted_record(line), []
 
 
-def _wanted_record(line: str) -> dict[str, Any] | None:
-    """Decodes the object in the first line of a wanted record; None for any other line."""
+def _wanted_record(line: str) -> dict[str, Any]:
+    """Decodes the object in the first line of a wanted record; empty for any other line."""
     found = RECORD.match(line.removeprefix("\ufeff"))
     if found is None:
-        return None
+        return {}
     try:
         record = msgspec.json.decode(found[1], type=dict[str, Any])
     except UNREADABLE:
-        return None
-    return record if _wanted_names(record) else None
+        return {}
+    return record if _wanted_names(record) else {}
 
 
 def _wanted_names(record: Mapping[str, Any]) -> frozenset[str]:
@@ -105,7 +104,7 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
     """Reads a log. Each part that an incomplete log lacks becomes a problem. Raises the errors of ``TraceFile``."""
     trace = TorchTrace()
     modules: dict[str, str] = {}
-    seen: defaultdict[str, dict[str, str | None]] = defaultdict(dict)
+    seen: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name, record, payload in _records(file):
         of_compile = seen[str([record.get(key) for key in ("rank", "frame_id", "frame_compile_id")])]
         if name == "describe_source":
@@ -114,28 +113,28 @@ def read_torch_trace(file: TraceFile) -> TorchTrace:
             if path := ".".join(re.findall(r"_modules\['([^']+)'\]", source)):
                 modules[_mangled(source)] = path
         elif name == "torch_version":
-            version = re.search(r'"pytorch_version": "([^"]+)"', payload or "")
+            version = re.search(r'"pytorch_version": "([^"]+)"', payload)
             trace.torch = version[1] if version else None
         elif name in ("dynamo_graph_break_reason", "recompile_reasons"):
             reasons = trace.break_reasons if name.startswith("dynamo") else trace.recompile_reasons
-            reasons.append(first_words(payload or ""))
+            reasons.append(first_words(payload))
         elif name == _CODE:
-            graph, text = f"graph {len(trace.graphs)}", of_compile.pop(_GRAPH, None)
+            graph, text = f"graph {len(trace.graphs)}", of_compile.pop(_GRAPH, "")
             try:
-                if payload is None:
-                    trace.problems.append(Problem(f"{graph} is cut off or damaged in the log", is_loss=True))
-                trace.graphs.append(_graph(graph, text, payload or "", of_compile, modules, trace))
+                if not payload:
+                    trace.problems.append(Problem(f"{graph} is cut off or damaged in the log"))
+                trace.graphs.append(_graph(graph, text, payload, of_compile, modules, trace))
             except Exception as error:  # the other graphs are kept if one has an unknown form
                 what = f"no part of the graph could be read: {first_line(error)}"
                 trace.graphs.append(Graph(name=graph, direction="inference", decision=None, hook_failure=what))
         elif name == "fx_graph_runnable":
-            of_compile[name] = "\n".join(found[0] for found in _CONFIG.finditer(payload or ""))
+            of_compile[name] = "\n".join(found[0] for found in _CONFIG.finditer(payload))
         else:
             of_compile[name] = payload
     for left in seen.values():
         if _GRAPH in left:
             what = "the log ends before the code of a graph, or Inductor failed to generate it"
-            trace.problems.append(Problem(what, is_loss=True))
+            trace.problems.append(Problem(what))
     return trace
 
 
@@ -150,7 +149,7 @@ def _mangled(source: str) -> str:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a graph's text: the node, its call as Python's syntax tree, and the device of its result."""
+    """A line of a graph's text: the node, its call as Python's syntax tree, and the type of its result's device."""
 
     node: FxNode
     call: ast.expr | None
@@ -207,18 +206,18 @@ def _location_in(line: str) -> SourceLocation | None:
 
 
 def _line(name: str, note: str, value: ast.expr | None, known: Mapping[str, _Line], place: Mapping[str, Any]) -> _Line:
-    op, target, index = "call_function", name if value is None else ast.unparse(value), None
+    op, index = "call_function", None
     match value:
         case None:
-            op = "placeholder"
+            op, target = "placeholder", name
         case ast.Call(func=function):
             target = ast.unparse(function).removeprefix("torch.ops.").removeprefix("higher_order.")
         case ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int(number))):
             target, index = "<built-in function getitem>", number
         case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
-            target, op = attribute, "get_attr"
+            op, target = "get_attr", attribute
         case _:
-            pass
+            target = ast.unparse(value)
     facts, device = dict[str, Any](place), ""
     if (written := _ANNOTATED.match(note)) is not None:
         dtype, shape, stride, device = written.groups("")
@@ -379,40 +378,38 @@ _CONFIG = re.compile(r"^torch\._inductor\.config\.(\w+) = (True|False)$", re.MUL
 
 def _graph(
     name: str,
-    text: str | None,
+    text: str,
     code_text: str,
-    of_compile: Mapping[str, str | None],
+    of_compile: Mapping[str, str],
     modules: Mapping[str, str],
     trace: TorchTrace,
 ) -> Graph:
     """Builds the record of a compiled graph; without the FX graph's text, the record has no nodes and no decision."""
     found = re.search(r"^# AOT ID: \['\d+_(inference|forward|backward)'", code_text, re.MULTILINE)
-    lines, returned = _text_lines(text) if text else ([], ())
+    named = found[1] if found else "inference"
+    lines, returned = _text_lines(text)
     names = [line.node.name for line in lines]
     direction: GraphDirection = "inference"
-    if any("tangents" in one for one in names) or (found is not None and found[1] == "backward"):
+    if any("tangents" in one for one in names) or named == "backward":
         direction = "backward"
-    elif any(one.startswith("primals") for one in names) or (found is not None and found[1] == "forward"):
+    elif any(one.startswith("primals") for one in names) or named == "forward":
         direction = "forward"
     code = GeneratedCode(code_text)
-    lines = _with_names(lines, _text_lines(of_compile.get(_TRACED) or "")[0], modules, direction)
-    trace.devices += [line.device.partition(":")[0] for line in lines if line.device]
+    lines = _with_names(lines, _text_lines(of_compile.get(_TRACED, ""))[0], modules, direction)
+    trace.devices += [line.device for line in lines if line.device]
     nodes = tuple(line.node for line in lines)
     visible: set[str | None] | None = set(code.returned) if direction == "inference" else None
-    if direction == "forward" and (metadata := of_compile.get("aot_forward_graph_fw_metadata")) is not None:
+    if direction == "forward" and (metadata := of_compile.get("aot_forward_graph_fw_metadata")):
         changed = re.search(r"mutated_inp_runtime_indices=\[([\d, ]*)\]", metadata)
         first = len(re.findall(r"\d+", changed[1])) if changed else 0
         visible = set(code.returned[first : first + metadata.count("OutputAliasInfo(")])
     flow = _Flow(nodes, returned, code)
     buffers = flow.buffers(visible)
     problems: dict[str, list[str]] = {}
-    for one in nodes:
-        if (problem := _problem(one)) is not None:
-            problems.setdefault(problem, []).append(one.name)
-    for buffer in buffers:
-        if buffer.problem is not None:
-            problems.setdefault(buffer.problem, []).append(buffer.name)
-    settings = dict(_CONFIG.findall(of_compile.get("fx_graph_runnable") or ""))
+    for one, problem in (*((node.name, _problem(node)) for node in nodes), *((b.name, b.problem) for b in buffers)):
+        if problem is not None:
+            problems.setdefault(problem, []).append(one)
+    settings = dict(_CONFIG.findall(of_compile.get("fx_graph_runnable", "")))
     written = {flow.value[b.name]: b.layout for b in buffers if b.is_extern and b.layout and b.name in flow.value}
     return Graph(
         name=name,
@@ -456,7 +453,7 @@ def _problem(node: FxNode) -> str | None:
 
 
 def _calls(lines: Sequence[_Line]) -> Iterator[FxCall]:
-    tensors = {line.node.name: FxTensor(line.node.layout, line.device.partition(":")[0]) for line in lines}
+    tensors = {line.node.name: FxTensor(line.node.layout, line.device) for line in lines}
     for line in lines:
         if isinstance(line.call, ast.Call):
             node = line.node

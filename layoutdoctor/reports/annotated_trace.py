@@ -62,7 +62,7 @@ def write_annotated_trace(
         )
     run = recorded_run(diagnosis)
     base = read_chrome_trace(file).base_nanoseconds
-    marks = [*_marks(run.trial, base)] if run is not None and run.trial is not None else []
+    marks = [*_marks(run.trial, base)] if run is not None else []
     title = [_event("M", "process_name", {"name": "layoutdoctor"})] if marks else []
     with (
         replacing(Path(target)) as stream,

@@ -50,11 +50,11 @@ def build_bars(diagnosis: Diagnosis) -> list[Drawn]:
         seconds, ratio = trial.seconds, diagnosis.ratios.get(trial.name)
         if seconds is not None:
             role = roles.get(trial.name, "other")
-            bars.append({"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None})
-            bars[-1]["text"] = format_seconds(seconds)
+            bar = {"name": shown_name(trial.name), "role": role, "seconds": seconds, "ratio": None}
             if ratio is not None:
                 ends = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
-                bars[-1]["ratio"] = {**ends, "text": format_interval(ratio), "verdict": ratio.verdict}
+                bar["ratio"] = {**ends, "text": format_interval(ratio), "verdict": ratio.verdict}
+            bars.append({**bar, "text": format_seconds(seconds)})
     return sorted(bars, key=lambda bar: bar["seconds"])
 
 
@@ -246,8 +246,7 @@ def _of_conversion(trial: Trial) -> Iterator[FlowChart]:
     known = [one for one in counted_conversions(trial) if one.op is not None or one.node is not None]
     if known:
         worst = max(known, key=lambda one: (not one.fused, one.seconds or 0.0, one.bytes_moved or 0))
-        cause = clean(worst.cause, 200) if worst.cause else None
-        about = f"{clean_name(worst.id)}{_cost(worst.seconds, worst.bytes_moved, cause)}"
+        about = clean_name(worst.id) + _cost(worst.seconds, worst.bytes_moved, clean(worst.cause or "", 200))
         is_of_output = (worst.port or "").startswith("output")
         reader = _reader(worst) if worst.required_by or not is_of_output else ()
         boxes = (*_maker(worst), _box(worst), *reader)
@@ -265,11 +264,11 @@ def _about_pair(pair: RedundantPair, more: int) -> str:
     first = ", ".join(clean_name(id_) for id_ in (pair.first, *pair.also))
     others = f"; {count_of(more, 'more round trip')} like it" if more else ""
     sure = phrase(" (evidence: {})", pair.confidence, lambda confidence: CONFIDENCE_WORDS[confidence])
-    cost = _cost(pair.seconds, pair.bytes_moved, None)
+    cost = _cost(pair.seconds, pair.bytes_moved)
     return f"{first} and {clean_name(pair.second)} undo each other{sure}{cost}{others}"
 
 
-def _cost(seconds: float | None, moved: int | None, cause: str | None) -> str:
+def _cost(seconds: float | None, moved: int | None, cause: str = "") -> str:
     return phrase(": {}", joined((*costs(seconds, moved), cause), ", "))
 
 

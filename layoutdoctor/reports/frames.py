@@ -117,10 +117,6 @@ def _convolution_rows(diagnosis: Diagnosis) -> Iterator[Row]:
                 yield {**_flat(convolution), **own, "class": convolution.class_}
 
 
-def _finding_rows(diagnosis: Diagnosis) -> Iterator[Row]:
-    return map(_flat, diagnosis.findings)
-
-
 def _flat(record: msgspec.Struct, **own: object) -> Row:
     """Returns the fields of a record as one flat row; layouts and locations become several columns."""
     row: Row = {}
@@ -183,6 +179,6 @@ _TABLES: Mapping[str, tuple[str, Callable[[Diagnosis], Iterator[Row]]]] = {
     "findings": (
         "code rule severity configuration message suggestion seconds:float bytes_moved:int evidence accepted "
         "module file line:int",
-        _finding_rows,
+        lambda diagnosis: map(_flat, diagnosis.findings),
     ),
 }

@@ -44,22 +44,21 @@ _CODE = re.compile(r"`(.+?)`", re.DOTALL)
 
 
 def _lists(diagnosis: Diagnosis) -> tuple[Detail, ...]:
-    rows = [row for account in diagnosis.accounts for row in account.rows if row.source is not None]
-    sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows}
+    rows = [row for account in diagnosis.accounts for row in account.rows]
+    sources = {row.source: f"Generated kernel for {row_name(row)}" for row in rows if row.source is not None}
     return (*build_details(diagnosis, MOST_LISTED), *(Detail(title, log=source) for source, title in sources.items()))
 
 
 def _cards(view: View) -> Iterator[dict[str, object]]:
-    """Yields the findings, each with its cost, its line of code and the ids of its evidence."""
+    """Yields the findings, each with its line of code and the ids of its evidence."""
     for number, entry in enumerate(view.findings, 1):
         place = entry.findings[0].location
-        code = place.code if place is not None and len(entry.findings) == 1 else None
+        code = place.code if place is not None and len(entry.findings) == 1 else ""
         evidence = dict.fromkeys(name for finding in entry.findings for name in finding.evidence)
         yield {
             "number": number,
             "entry": entry,
-            "costs": entry.costs,
-            "code": clean(code, 300) if code else None,
+            "code": clean(code or "", 300),
             "named": list(map(clean_name, evidence))[:MOST_NAMED],
         }
 

@@ -59,7 +59,7 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
         or if the report is short because layouts do not matter.
     """
     view, reproducer = build_view(diagnosis), build_reproducer(diagnosis)
-    name = clean_name(details_name) if details_name is not None and not view.answer.is_short else None
+    name = "" if details_name is None or view.answer.is_short else clean_name(details_name)
     parts = [*_bug(view), *_reproducer(reproducer, name), *_comparison(diagnosis, view), *_error_logs(diagnosis)]
     parts += [("", f"### Versions\n\n{_versions(diagnosis)}"), ("", _last_line(view, name))]
     kept, report = {""}, ""
@@ -67,7 +67,7 @@ def markdown_parts(diagnosis: Diagnosis, details_name: str | None = None) -> tup
         longer = _joined(text for kind, text in parts if kind in {added, *kept})
         if not added or len(longer.encode("utf-8", "replace")) < USUAL_CHARACTERS:
             kept, report = {added, *kept}, longer
-    return report, _joined(_details(diagnosis, view, reproducer)) if name is not None else None
+    return report, _joined(_details(diagnosis, view, reproducer)) if name else None
 
 
 def _title(title: Sequence[str]) -> str:
@@ -78,13 +78,13 @@ def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _last_line(view: View, name: str | None) -> str:
+def _last_line(view: View, name: str) -> str:
     hints = view.hints[:-1]  # the last hint names this report
     made = f"Made by {escape(' · '.join((view.made_by, *hints)))}"
     if view.answer.is_short:
         return made
     rest = "every conversion, decision and difference"
-    if name is None:
+    if not name:
         return f"{made} · `--output report.md` writes {rest} to a file beside the report"
     return f"{made} · {code_name(name)} has {rest}"
 
@@ -99,7 +99,7 @@ def _details(diagnosis: Diagnosis, view: View, reproducer: Reproducer) -> Iterat
     )
     yield "\n".join(findings) or "None."
     if reproducer.is_runnable:
-        yield from (text for _, text in _reproducer(reproducer, None))
+        yield from (text for _, text in _reproducer(reproducer, ""))
     yield "### Tables"
     for table in (*view.tables, *map(account_table, diagnosis.accounts)):
         yield f"**{escape(table.title)}**"
@@ -163,9 +163,9 @@ def _versions(diagnosis: Diagnosis) -> str:
     return code_block("\n".join((*environment.text, *facts)), "text")
 
 
-def _reproducer(reproducer: Reproducer, name: str | None) -> Iterator[tuple[str, str]]:
+def _reproducer(reproducer: Reproducer, name: str) -> Iterator[tuple[str, str]]:
     """Yields the script, its output, and the name of the file with everything; or the reason for no script."""
-    if reproducer.reason is not None:
+    if not reproducer.is_runnable:
         yield "", f"### Minimal reproducer\n\nNone: {escape(reproducer.reason)}."
         return
     where = f" ({count_of(reproducer.script.count(chr(10)), 'line')}, also in {code_name(name)})" if name else ""
@@ -232,7 +232,7 @@ def without_html(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def code_block(text: str, language: str = "") -> str:
+def code_block(text: str, language: str) -> str:
     """Returns a fenced block whose fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -49,27 +49,27 @@ class Reproducer:
     Attributes:
         script: Python source; if there is a reason, the script only prints the reason.
         title: The compared configurations, and the finding.
-        reason: Reason why there is no script to run; None if there is a script.
-        printed: Output of the script when it was run before the report was written; None if it was not run.
+        reason: Reason why there is no script to run; empty if there is a script.
+        printed: Output of the script when it was run before the report was written; empty if it was not run.
         file: Name of the model's file that the script reads; None if the model is in the script.
     """
 
     script: str
     title: str
-    reason: str | None = None
-    printed: str | None = None
+    reason: str = ""
+    printed: str = ""
     file: str | None = None
 
     @property
     def is_runnable(self) -> bool:
         """Whether there is a script to run."""
-        return self.reason is None
+        return not self.reason
 
 
 def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
     """Makes the reproducer of a diagnosis, or says why there is none."""
     model, sides = _traced(diagnosis), _sides(diagnosis)
-    reason = None
+    reason = ""
     if diagnosis.is_recording:
         reason = "a recorded trace does not hold the operations of the model"
     elif diagnosis.subject.target is not None:
@@ -80,10 +80,10 @@ def build_reproducer(diagnosis: Diagnosis) -> Reproducer:
         reason = "a script needs two configurations that it can apply, and fewer ran"
     elif model is None:
         reason = "torch cannot print the model's operations, and the model is in no Python file that a script can load"
-    if reason is not None or sides is None or model is None:
-        return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason or "")
+    if reason or sides is None or model is None:
+        return Reproducer(f'raise SystemExit("no reproducer: {reason}")\n', "No reproducer", reason)
     title = _title(diagnosis, *sides)
-    printed = diagnosis.reproduction.printed if diagnosis.reproduction is not None else None
+    printed = diagnosis.reproduction.printed if diagnosis.reproduction is not None else ""
     file = model.name if isinstance(model, _ModelFile) else None
     return Reproducer(_script(diagnosis, model, sides, title), title, printed=printed, file=file)
 
@@ -187,7 +187,7 @@ def _script(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     ).from_string(source)
     return template.render(
-        head=_head(diagnosis, model, sides, title),
+        head=_head(diagnosis, model, sides, title, ratio),
         compares_values=_has_wrong_values(diagnosis),
         is_on_cpu=subject.device == "cpu",
         device=subject.device,
@@ -224,7 +224,9 @@ def _values_of_model(model: TracedModel | _ModelFile, subject: Subject) -> dict[
     }
 
 
-def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Trial, Trial], title: str) -> list[str]:
+def _head(
+    diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Trial, Trial], title: str, ratio: float | None
+) -> list[str]:
     subject = diagnosis.subject
     step = "forward and backward" if subject.mode == "training" else "inference"
     versions = f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}"
@@ -232,7 +234,6 @@ def _head(diagnosis: Diagnosis, model: TracedModel | _ModelFile, sides: tuple[Tr
     times = [
         f"{clean_name(trial.name)} {format_seconds(trial.seconds)}" for trial in sides if trial.seconds is not None
     ]
-    ratio = _recorded_ratio(diagnosis, *sides)
     head = [
         f"{title}.",
         f"{_origin(model)}; {step} on a {'CPU' if subject.device == 'cpu' else 'GPU'}.",

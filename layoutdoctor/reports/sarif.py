@@ -149,4 +149,6 @@ def subject_file(diagnosis: Diagnosis) -> str | None:
     if named is not None:
         return next((file for file in files if PurePosixPath(file).name == named["file"]), project_path(named["file"]))
     own = [file for file in files if not file.startswith(("site-packages/", "dist-packages/"))]
-    return own[0] if own else project_path(diagnosis.subject.name) if diagnosis.is_recording else None
+    if own or not diagnosis.is_recording:
+        return next(iter(own), None)
+    return project_path(diagnosis.subject.name)

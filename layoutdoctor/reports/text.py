@@ -18,7 +18,7 @@ from layoutdoctor.reports.sections.view import build_view, finding_codes
 from layoutdoctor.words import count_of
 
 if TYPE_CHECKING:
-    from layoutdoctor.reports.sections.rows import Overview, Table, TableRow
+    from layoutdoctor.reports.sections.rows import Overview, Table
     from layoutdoctor.reports.sections.view import FindingEntry, View
 
 LineRole = Literal[
@@ -97,11 +97,7 @@ def table_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
 
 
 def _row_lines(table: Table, width: int) -> list[tuple[LineRole, str]]:
-    lines: list[tuple[LineRole, str]] = []
-    for row, own in _lines_of_rows(table, width):
-        role: LineRole = "head" if row is None else "recommended" if row.is_recommended else "row"
-        lines += [(role, line) for line in own]
-    return lines
+    return [(role, line) for role, own in _lines_of_rows(table, width) for line in own]
 
 
 def _fitted(table: Table, width: int, room: int) -> list[tuple[LineRole, str]]:
@@ -150,13 +146,13 @@ def _finding_lines(entry: FindingEntry, width: int) -> Iterator[tuple[LineRole, 
         yield from (("to do", line) for line in wrap(f"-> {entry.suggestion}", width, indent, f"{indent}   "))
 
 
-def wrap(text: str, width: int, indent: str = "", further: str | None = None) -> list[str]:
+def wrap(text: str, width: int, first: str = "", further: str = INDENT) -> list[str]:
     """Wraps a text to ``width`` characters; indents lines after the first, and keeps a number and its unit together."""
     lines = textwrap.wrap(
         _UNIT.sub(_UNBROKEN, text),
         width,
-        initial_indent=indent,
-        subsequent_indent=further if further is not None else indent or INDENT,
+        initial_indent=first,
+        subsequent_indent=further,
         break_on_hyphens=False,
     )
     return [line.replace(_UNBROKEN, " ") for line in lines]
@@ -187,17 +183,17 @@ def plain_table(table: Table, width: int) -> str:
     return "\n".join(line for _, own in _lines_of_rows(table, width) for line in own)
 
 
-def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
-    """Yields each row (None for the head) and its lines, without spaces at the end; the recommended row is marked."""
+def _lines_of_rows(table: Table, width: int) -> Iterator[tuple[LineRole, list[str]]]:
+    """Yields the role and the lines of each row, without spaces at the end; the recommended row is marked."""
     if not any(row.is_recommended for row in table.rows):
         yield from _unmarked_lines(table, width)
         return
-    for row, lines in _unmarked_lines(table, width - len(MARK)):
-        first = MARK if row is not None and row.is_recommended else INDENT
-        yield row, [f"{INDENT if number else first}{line}" for number, line in enumerate(lines)]
+    for role, lines in _unmarked_lines(table, width - len(MARK)):
+        first = MARK if role == "recommended" else INDENT
+        yield role, [f"{INDENT if number else first}{line}" for number, line in enumerate(lines)]
 
 
-def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None, list[str]]]:
+def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[LineRole, list[str]]]:
     ordinary = [row for row in table.rows if row.clause is None]
     names = [table.head[0], *(row.cells[0] for row in table.rows)]
     rows = [table.head if ordinary else table.head[:1], *(row.cells for row in ordinary)]
@@ -210,13 +206,14 @@ def _unmarked_lines(table: Table, width: int) -> Iterator[tuple[TableRow | None,
         widths[narrowed] -= 1
     widths[0] = max(len(line) for name in names for line in _cell_lines(name, widths[0], INDENT))
     if ordinary:
-        yield None, _wrapped(table.head, widths)
+        yield "head", _wrapped(table.head, widths)
     for row in ordinary:
-        yield row, _wrapped(row.cells, widths)
+        yield "recommended" if row.is_recommended else "row", _wrapped(row.cells, widths)
     room = max(width - widths[0] - GAP, 2 * NARROWEST_COLUMN)
     for row in table.rows:
         if row.clause is not None:
-            yield row, _wrapped((row.cells[0], row.clause), (widths[0], room))
+            role: LineRole = "recommended" if row.is_recommended else "row"
+            yield role, _wrapped((row.cells[0], row.clause), (widths[0], room))
 
 
 def _unbroken_width(column: Sequence[str], indent: str) -> int:

@@ -92,8 +92,8 @@ class Times:
 
     def fastest(self, names: Iterable[str]) -> Ratio | None:
         """Returns the best ratio of the ``names`` that are advisable instead of the baseline; None if no name is."""
-        advisable = (self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
-        return max((ratio for ratio in advisable if ratio is not None), key=self._preference, default=None)
+        advisable = distinct(self.ratio(name) for name in names if self.is_advisable(name, self.baseline))
+        return max(advisable, key=self._preference, default=None)
 
     def preference(self, name: str) -> tuple[float, float]:
         """A sort key: the recommended configuration is highest, then the best without freezing; then speed decides."""
@@ -123,26 +123,22 @@ class Times:
 
     def clean_alternative(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> Trial | None:
         """Returns the best trial that does not have a problem of ``trial`` and is advisable instead; else None."""
-        clean = {other.name: other for other in self.clean_trials(trial, is_clean)}
-        ratios = [r for name in clean if self.is_advisable(name, trial.name) and (r := self.ratio(name)) is not None]
-        best = max(ratios, key=self._preference, default=None)
-        return None if best is None else clean[best.name]
+        clean = [other for other in self.clean_trials(trial, is_clean) if self.is_advisable(other.name, trial.name)]
+        return max(clean, key=lambda other: self.preference(other.name), default=None)
 
     def is_worth_it(self, trial: Trial, is_clean: Callable[[Trial], bool]) -> bool:
         """Whether a problem of ``trial`` pays off: trials without the problem were timed, and none looks faster."""
-        gains = [self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean)]
-        known = [gain for gain in gains if gain is not None]
+        known = distinct(self.over(other.name, trial.name) for other in self.clean_trials(trial, is_clean))
         may_be = (gain.verdict == FASTER or (gain.verdict == INCONCLUSIVE and gain.median > 1) for gain in known)
         return bool(known) and not any(may_be)
 
 
 def alternative_words(times: Times, trial: Trial, other: Trial) -> str:
     """Describes two known ratios, the first without its name: ``"1.30x faster (1.20 to 1.40); eager 0.90x"``."""
-    better, own = times.ratio(other.name), times.ratio(trial.name)
-    if better is None or times.is_baseline(other.name):
-        return "" if own is None or times.is_baseline(trial.name) else speed_words(own)
-    beside = "" if own is None or times.is_baseline(trial.name) else f"; {shown(own.name)} {format_ratio(own.median)}"
-    return f"{gain_words(better)}{beside}"
+    better, own = (None if times.is_baseline(one.name) else times.ratio(one.name) for one in (other, trial))
+    if better is None:
+        return phrase("{}", own, speed_words)
+    return gain_words(better) + phrase("; {}", own, lambda ratio: f"{shown(ratio.name)} {format_ratio(ratio.median)}")
 
 
 OFF = ("inductor-layout-opt-off",)
@@ -205,18 +201,18 @@ def refusal(times: Times, trial: Trial, ways: Sequence[str]) -> str:
                 slow.append(gain)
             elif better is not None:
                 beaten.append(f"{shown(better.name)} is faster than {shown(name)}")
-    against = None if times.is_baseline(trial.name) else f"against {shown(trial.name)}"
+    against = "" if times.is_baseline(trial.name) else f"against {shown(trial.name)}"
     facts = (
-        _best_of(slow, against) if slow else None,
+        phrase("{}", slow, lambda ratios: _best_of(ratios, against)),
         listing(distinct(beaten)),
-        f"the same code: {listing(same)}" if same else None,
-        f"{listing(failed)} failed" if failed else None,
-        f"{listing(wrong)} gave wrong outputs" if wrong else None,
+        phrase("the same code: {}", same, listing),
+        phrase("{} failed", failed, listing),
+        phrase("{} gave wrong outputs", wrong, listing),
     )
     return joined(facts)
 
 
-def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
+def _best_of(slow: Sequence[Ratio], against: str) -> str:
     """Describes the best of some configurations that are not certainly faster, and counts the others."""
     best = max(slow, key=lambda ratio: ratio.median)
     others = len({ratio.name for ratio in slow}) - 1
@@ -225,9 +221,9 @@ def _best_of(slow: Sequence[Ratio], against: str | None) -> str:
     return joined((joined((start, speed_words(best)), ": "), rest))
 
 
-def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str | None:
+def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]) -> str:
     """
-    Describes the recommended configuration if it is advisable and is not a rule's own cure; else None.
+    Describes the recommended configuration if it is advisable and is not a rule's own cure; else empty.
 
     Args:
         name: The configuration of the finding. Only the baseline can be replaced by a recommendation.
@@ -235,10 +231,10 @@ def other_cure(times: Times, name: str, is_this: Callable[[Configuration], bool]
     """
     advice = times.diagnosis.recommendation
     if advice is None or advice.configuration is None or not times.is_baseline(name):
-        return None
+        return ""
     chosen = [t.configuration for t in times.diagnosis.trials if advice.configuration in (t.name, t.same_as)]
     if not chosen or any(map(is_this, chosen)) or not times.is_advisable(advice.configuration, name):
-        return None
+        return ""
     return f"use {shown(advice.configuration)}{phrase(': {}', times.ratio(advice.configuration), gain_words)}"
 
 
@@ -251,17 +247,18 @@ def use_instead(times: Times, trial: Trial, other: Trial, what: str) -> str:
     """
     measured = alternative_words(times, trial, other)
     recommended = other_cure(times, trial.name, lambda cure: cure.name == other.name)
-    if recommended is not None:
+    if recommended:
         return f"{recommended}; {shown(other.name)} {what}, {measured}"
     return f"use {shown(other.name)}: it {what}; {measured}"
 
 
-def use_faster(diagnosis: Diagnosis, account: Account) -> str | None:
-    """Suggests an account's faster trial; None if that trial is not advisable, or if another trial is recommended."""
+def use_faster(diagnosis: Diagnosis, account: Account) -> str:
+    """Suggests an account's faster trial; empty if that trial is not advisable, or if another trial is recommended."""
     times = Times(diagnosis)
-    if other_cure(times, account.slower, lambda cure: cure.name == account.faster) is not None:
-        return None
-    return f"use {shown(account.faster)}" if times.is_advisable(account.faster, account.slower) else None
+    is_other = bool(other_cure(times, account.slower, lambda cure: cure.name == account.faster))
+    if is_other or not times.is_advisable(account.faster, account.slower):
+        return ""
+    return f"use {shown(account.faster)}"
 
 
 def verified_cure(diagnosis: Diagnosis) -> Trial | None:
@@ -319,13 +316,14 @@ def with_measured_cure(diagnosis: Diagnosis, finding: Finding) -> Finding:
         return finding
     times = Times(diagnosis)
     best = max(tried, key=lambda trial: times.preference(trial.name))
-    base, ratio = diagnosis.find_trial(name_without_cures(best.configuration)), None
+    base_name, ratio = name_without_cures(best.configuration), None
+    base = diagnosis.find_trial(base_name)
     if base is not None and base.measurement is not None and best.measurement is not None:
         ratio = ratio_of(best.name, base.measurement, best.measurement)
-        ratio = ratio or times.over(best.name, base.name)  # if the two trials share too few rounds
+        ratio = ratio or times.over(best.name, base_name)  # if the two trials share too few rounds
     is_judged = best.name == diagnosis.recommended_name and finding.severity == "note"
     severity = severity_of_gain(ratio) if is_judged else finding.severity
-    return msgspec.structs.replace(finding, severity=severity, suggestion=_cure_words(times, best, base, ratio))
+    return msgspec.structs.replace(finding, severity=severity, suggestion=_cure_words(times, best, base_name, ratio))
 
 
 def _is_cure_of(finding: Finding, trial: Trial) -> bool:
@@ -336,7 +334,7 @@ def _is_cure_of(finding: Finding, trial: Trial) -> bool:
     return finding.module is None or not cures[0].modules or finding.module in cures[0].modules
 
 
-def _cure_words(times: Times, trial: Trial, base: Trial | None, ratio: Ratio | None) -> str:
+def _cure_words(times: Times, trial: Trial, base_name: str, ratio: Ratio | None) -> str:
     if trial.same_as is not None:
         why = f"it compiles to the same code as {shown(trial.same_as)}"
     elif trial.failure is not None:
@@ -347,8 +345,8 @@ def _cure_words(times: Times, trial: Trial, base: Trial | None, ratio: Ratio | N
         why = "it was not timed"
     elif (better := times.better_than(trial.name)) is not None:
         why = f"{shown(better.name)} is faster"
-    elif ratio.verdict == FASTER and base is not None:
-        return f"{shown(trial.name)}: {gain_words(ratio, shown(base.name))}"
+    elif ratio.verdict == FASTER:
+        return f"{shown(trial.name)}: {gain_words(ratio, shown(base_name))}"
     else:
-        why = gain_words(ratio, "" if base is None else shown(base.name))
+        why = gain_words(ratio, shown(base_name))
     return f"{shown(trial.name)} was tried: {why}"

@@ -82,7 +82,7 @@ class Rule:
             bytes_moved: Bytes read and written per iteration.
             evidence: Names and ids to look up in the diagnosis; repeated names are dropped.
         """
-        place = at if at is not None else next(iter(places_of(conversions)), None)
+        place = at or next(iter(places_of(conversions)), Hotspot(None, None))
         return Finding(
             code=self.code,
             rule=self.name,
@@ -90,8 +90,8 @@ class Rule:
             configuration=configuration,
             message=message,
             suggestion=suggestion,
-            location=place.location if place is not None else None,
-            module=place.module if place is not None else None,
+            location=place.location,
+            module=place.module,
             seconds=sum_of_known(c.seconds for c in conversions) if seconds is None else seconds,
             bytes_moved=sum_of_known(c.bytes_moved for c in conversions) if bytes_moved is None else bytes_moved,
             evidence=tuple(dict.fromkeys((c.id for c in conversions) if evidence is None else evidence)),

@@ -9,7 +9,7 @@ from layoutdoctor.diagnosis.configurations import FORCED
 from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS
-from layoutdoctor.words import joined, shape_words
+from layoutdoctor.words import joined, phrase, shape_words
 
 WAYS_AROUND = (FORCED, "inductor-channels-last")
 UNCOUNTED = "only-backward-convolutions"  # before torch 2.15, Inductor did not count backward convolutions
@@ -29,15 +29,14 @@ def is_applied_in_forward(graphs: Sequence[Graph]) -> bool:
 
 def convolution_words(convolution: Convolution) -> str:
     """Names a convolution, with its known facts: ``"d2.0 (192 -> 64, 3x3)"``, ``"stem (64x16x3x3, 4 groups)"``."""
-    shape, groups = convolution.weight_shape, convolution.groups or 1
-    sizes = shape_words(shape) if shape is not None else None
-    if shape is not None and len(shape) > 2 and convolution.is_transposed is not None and isinstance(shape[1], int):
+    shape, groups = convolution.weight_shape or (), convolution.groups or 1
+    sizes = shape_words(shape)
+    if len(shape) > 2 and convolution.is_transposed is not None and isinstance(shape[1], int):
         second = shape[1] * groups
         given, made = (shape[0], second) if convolution.is_transposed else (second, shape[0])
         sizes = f"{given} -> {made}, {shape_words(shape[2:])}"
     known = joined((sizes, f"{groups} groups" if groups != 1 else None), ", ")
-    name = convolution.module or convolution.node
-    return f"{name} ({known})" if known else name
+    return f"{convolution.module or convolution.node}{phrase(' ({})', known)}"
 
 
 def is_one_dimensional(decision: Decision) -> bool:

@@ -89,9 +89,10 @@ def has_backward(trial: Trial) -> bool:
     """Whether a trial ran a backward, as its kernels and conversions show."""
     if any(c.tensor == "gradient" or _BACKWARD.search(c.op or "") for c in all_conversions_of(trial)):
         return True
-    names = {name for kernel in kernels_of(trial) for name in (kernel.name, kernel.op or "")}
+    kernels = trial.kernel_summary.kernels
+    names = {name for kernel in kernels for name in (kernel.name, kernel.op or "")}
     names.update(total.name for total in trial.kernel_summary.totals if total.kind in ("kernel", "operation"))
-    return any(kernel.backward for kernel in kernels_of(trial)) or any(_BACKWARD.search(name) for name in names)
+    return any(kernel.backward for kernel in kernels) or any(_BACKWARD.search(name) for name in names)
 
 
 def inputs_not_channels_last(diagnosis: Diagnosis) -> tuple[InputTensor, ...]:
@@ -113,22 +114,17 @@ def eager_of_same_formats(diagnosis: Diagnosis, trial: Trial) -> Trial | None:
     return next((o for o in others if (o.configuration.model_format, o.configuration.input_format) == wanted), None)
 
 
-def format_pairs(diagnosis: Diagnosis, *backends: str) -> Iterator[tuple[Trial, Trial]]:
+def format_pairs(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Trial]]:
     """Yields pairs of trials with kernel times: first in the caller's formats, then the same in channels_last."""
     for names in _FORMAT_PAIRS:
         first, second = (diagnosis.measured_trial(name) for name in names)
-        if first is None or second is None or first is second or first.configuration.backend not in backends:
+        if first is None or second is None or first is second:
             continue
         if None not in (first.kernel_seconds, second.kernel_seconds):
             yield first, second
 
 
 # ------------------------------------------------------------------------------------------------------ kernels
-def kernels_of(trial: Trial) -> tuple[Kernel, ...]:
-    """Returns the kernel list of a trial; empty if it was not recorded."""
-    return trial.kernel_summary.kernels
-
-
 def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
     """Returns the graph node that ran a kernel; None if the node was not recorded, or if several nodes fit."""
     graphs = [graph for graph in trial.graphs if kernel.graph in (None, graph.name)]
@@ -139,7 +135,7 @@ def node_of(trial: Trial, kernel: Kernel) -> FxNode | None:
 def seconds_of_kernel(trial: Trial, graph: Graph, kernel: str) -> float | None:
     """Returns the time of a graph's generated kernel; None if not recorded, or if the graph is uncertain."""
     graphs = [other for other in trial.graphs if any(buffer.kernel == kernel for buffer in other.buffers)]
-    ran = (k for k in kernels_of(trial) if k.name == kernel)
+    ran = (k for k in trial.kernel_summary.kernels if k.name == kernel)
     return sum_of_known(k.seconds for k in ran if k.graph == graph.name or (k.graph is None and len(graphs) == 1))
 
 
@@ -226,17 +222,18 @@ def ranks_of(trial: Trial, conversions: Iterable[Conversion]) -> set[int]:
 
 def formats_of_weights(trial: Trial, converted: Iterable[Conversion] = ()) -> set[MemoryFormat]:
     """Returns the channels-last formats that fit the weights of a trial's convolutions, and the converted weights."""
-    return _formats((*(c.tensor_rank for c in trial.convolutions), *ranks_of(trial, converted)))
+    return formats_of_ranks((*(c.tensor_rank for c in trial.convolutions), *ranks_of(trial, converted)))
 
 
 def formats_in_use(trial: Trial) -> set[MemoryFormat]:
     """Returns the channels-last formats that fit the results of convolutions; empty if no result was recorded."""
     results = (node.layout for graph in trial.graphs for node in graph.nodes if runs_convolution(node))
     ranks = (len(layout.shape) for layout in results if layout is not None)
-    return _formats((*ranks, *(c.tensor_rank for c in trial.convolutions)))
+    return formats_of_ranks((*ranks, *(c.tensor_rank for c in trial.convolutions)))
 
 
-def _formats(ranks: Iterable[int | None]) -> set[MemoryFormat]:
+def formats_of_ranks(ranks: Iterable[int | None]) -> set[MemoryFormat]:
+    """Returns the channels-last formats of some ranks; other ranks have none."""
     return {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
 
 

@@ -348,7 +348,7 @@ def convolution_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sighting]:
     """Finds a kernel of Inductor's convolution templates, unless all convolutions are known to be 1x1."""
     for trial in evidence.own_trials(diagnosis):
         shapes = [c.weight_shape for c in trial.convolutions]
-        name = next((k.name for k in evidence.kernels_of(trial) if _CONVOLUTION_TEMPLATE.match(k.name)), None)
+        name = next((k.name for k in trial.kernel_summary.kernels if _CONVOLUTION_TEMPLATE.match(k.name)), None)
         if name is not None and not (shapes and all(shape and {*shape[2:]} <= {1} for shape in shapes)):
             yield Sighting(f"{name} ran", trial.name)
 
@@ -371,7 +371,7 @@ def weight_gradient_in_triton_template(diagnosis: Diagnosis) -> Iterator[Sightin
     """Finds Inductor's template for the gradient of a weight, as a kernel or in a failure, on a GPU of sm_100."""
     for trial in diagnosis.trials if _SM_100.search(diagnosis.environment.device_name or "") else ():
         said = f"{trial.failure.message} {trial.failure.log or ''}" if trial.failure is not None else ""
-        if any(_WEIGHT_GRADIENT in text for text in (said, *(kernel.name for kernel in evidence.kernels_of(trial)))):
+        if any(_WEIGHT_GRADIENT in text for text in (said, *(kernel.name for kernel in trial.kernel_summary.kernels))):
             yield Sighting(f"{_WEIGHT_GRADIENT} in {shown(trial.name)}", trial.name)
 
 
@@ -454,4 +454,4 @@ def half_precision_product_in_reference(diagnosis: Diagnosis) -> Iterator[Sighti
 
 def _ran(diagnosis: Diagnosis) -> Iterator[tuple[Trial, Kernel, FxNode | None]]:
     for trial in evidence.main_or_eager(diagnosis):
-        yield from ((trial, kernel, evidence.node_of(trial, kernel)) for kernel in evidence.kernels_of(trial))
+        yield from ((trial, kernel, evidence.node_of(trial, kernel)) for kernel in trial.kernel_summary.kernels)

@@ -31,20 +31,20 @@ _INTO = ("to_channels_last", "to_blocked")
 
 def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Yields one finding per trial; for a model's baseline, one per kind (layouts, operations), the costliest first."""
-    main = evidence.main_trial(diagnosis)
+    main, times = evidence.main_trial(diagnosis), Times(diagnosis)
     for trial in evidence.own_trials(diagnosis):
         facts = _Facts(trial)
         kinds: dict[str, list[RedundantPair]] = {}
         is_trace = evidence.is_trace(trial)
         for pair in trial.redundant_pairs:
-            kind = joined((facts.way(pair), facts.around(pair)), " ") if trial is main and not is_trace else ""
+            kind = joined(facts.words(pair), " ") if trial is main and not is_trace else ""
             kinds.setdefault(kind, []).append(pair)
         for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
             yield LD101.finding(
                 trial.name,
                 _message(facts, pairs),
-                _suggestion(Times(diagnosis), facts, pairs),
-                severity=_severity(Times(diagnosis), facts),
+                _suggestion(times, facts, pairs),
+                severity=_severity(times, facts),
                 at=next(iter(places_of(pairs)), None),
                 seconds=_seconds(pairs),
                 bytes_moved=_bytes(pairs),
@@ -67,38 +67,32 @@ class _Facts:
     def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
 
-    def way(self, pair: RedundantPair) -> str | None:
-        """Names a pair's layouts: ``"contiguous -> blocked a -> contiguous"``, ``"to blocked and back"``; else None."""
-        first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
-        if first is None or second is None or self._concatenation(pair) is not None:
-            return None
-        if self._has_direction_alone(pair):
-            return f"{DIRECTION_WORDS[first.direction]} and back"
-        layouts = (first.source, first.target, second.target)
-        return None if None in layouts else " -> ".join(layout_words(layout) for layout in layouts)
+    def words(self, pair: RedundantPair) -> tuple[str, str]:
+        """
+        Names a pair's layouts, and the operations between its conversions: ``"around relu"``.
 
-    def _has_direction_alone(self, pair: RedundantPair) -> bool:
-        """Whether the direction of a pair's first conversion is known, but not all layouts of the pair."""
+        The layouts are ``"contiguous -> blocked a -> contiguous"``, or ``"to blocked and back"`` if only the first
+        direction is known, else empty. They are empty for a concatenation too, because its words name the layouts.
+        """
         first, second = self.conversions.get(pair.first), self.conversions.get(pair.second)
-        if first is None or second is None or self._concatenation(pair) is not None:
-            return False
-        return None in (first.source, first.target, second.target) and first.direction in (*_OUT, *_INTO)
-
-    def around(self, pair: RedundantPair) -> str:
-        """Names the operations between two conversions, or describes the concatenation: ``"around relu"``."""
         names = [op_words(base_name(op)).replace("(anonymous namespace)::", "") for op in pair.between]
-        nothing = "with nothing between" if self._has_direction_alone(pair) else "back to back"
-        around = listing(name.removeprefix("at::native::") for name in names)
-        return self._concatenation(pair) or (f"around {around}" if names else nothing)
+        around = phrase("around {}", listing(name.removeprefix("at::native::") for name in names)) or "back to back"
+        if first is None or second is None:
+            return "", around
+        if pair.also and any(base_name(op) == "cat" for op in pair.between):
+            return "", self._concatenation(pair, second)
+        layouts = (first.source, first.target, second.target)
+        if None not in layouts:
+            return " -> ".join(map(layout_words, layouts)), around
+        if first.direction not in (*_OUT, *_INTO):
+            return "", around
+        return f"{DIRECTION_WORDS[first.direction]} and back", around if names else "with nothing between"
 
-    def _concatenation(self, pair: RedundantPair) -> str | None:
-        """Describes a concatenation inside a round trip by branches, format and reader; None for other round trips."""
-        second = self.conversions.get(pair.second)
-        cat = next((op for op in pair.between if base_name(op) == "cat"), None)
-        if cat is None or not pair.also or pair.first not in self.conversions or second is None:
-            return None
+    def _concatenation(self, pair: RedundantPair, second: Conversion) -> str:
+        """Describes a concatenation inside a round trip by branches, format and reader."""
         there = [self.conversions[id] for id in (pair.first, *pair.also) if id in self.conversions]
         formats = distinct(layout_words(conversion.source) for conversion in there)
+        cat = next(op for op in pair.between if base_name(op) == "cat")
         through = phrase(" with {}", [op_words(op) for op in pair.between if op != cat], listing)
         nodes = self.nodes.get(pair.graph or second.graph or "", {})
         readers = [*second.required_by, *([second.node] if second.node is not None else [])]
@@ -111,8 +105,9 @@ class _Facts:
 
     def kind_words(self, pairs: Sequence[RedundantPair]) -> str:
         """Names the layouts and the operations between; of different operations, the most frequent and their count."""
-        ways = wording.named_counts((self.way(pair), 1) for pair in pairs)
-        ((around, count), *others) = Counter(self.around(pair) for pair in pairs).most_common()
+        words = [self.words(pair) for pair in pairs]
+        ways = wording.named_counts((way, 1) for way, _ in words)
+        ((around, count), *others) = Counter(around for _, around in words).most_common()
         return joined((ways, f"{count} {around}"), ", ") if others else joined((ways, around), " ")
 
 

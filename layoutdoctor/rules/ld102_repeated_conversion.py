@@ -10,7 +10,7 @@ from layoutdoctor.examination.counts import conversions_of, sum_of_known
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.words import distinct, joined, layout_words, listing, op_words
+from layoutdoctor.words import distinct, joined, layout_words, listing, op_words, phrase
 
 _DIRECTIONS = ("to_blocked", "to_channels_last", "to_contiguous")
 _IN_PLACE_TARGET = re.compile(r"[a-z0-9]_(\.|$)")  # aten.relu_.default; every in-place operator ends so
@@ -126,8 +126,7 @@ def _sums(conversions: Sequence[Conversion]) -> tuple[float, int]:
 
 
 def _message(values: _Values, repeated: Sequence[_Repeated], again: Sequence[Conversion]) -> str:
-    cost = wording.conversion_cost_words(values.trial, again)
-    repetitions = f"repetitions: {cost}" if cost else None
+    repetitions = phrase("repetitions: {}", wording.conversion_cost_words(values.trial, again))
     costliest = _tensor_words(values, *repeated[0])
     if len(repeated) == 1:
         return joined((costliest, repetitions))

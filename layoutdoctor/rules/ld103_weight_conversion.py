@@ -29,15 +29,15 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
         is_dear = evidence.takes_at_least(trial, sum_of_known(c.seconds for c in sure), _LOSS_SHARE)
         if training and not is_dear:
             return
-        frozen = _frozen(diagnosis, trial)
-        is_timed = frozen is not None and times.over(frozen.name, trial.name) is not None
-        is_answered = is_timed and frozen is not None and not times.is_advisable(frozen.name, trial.name)
+        frozen = None if training else _frozen(diagnosis, trial)
+        gain = None if frozen is None else times.over(frozen.name, trial.name)
+        is_answered = gain is not None and not times.is_advisable(gain.name, trial.name)
         yield LD103.finding(
             trial.name,
             _message(trial, weights),
             _record_again(trial, weights, training=training)
             if is_trace
-            else _cure(times, trial, weights, training=training),
+            else _cure(times, trial, weights, frozen, training=training),
             severity="warning" if is_dear and not training and not is_answered else "note",
             conversions=weights,
         )
@@ -56,12 +56,13 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
         wording.step_words(weights),
         f"{guessed} of them known {PROOF_WORDS['order']}" if guessed else None,
     )
-    seconds = wording.cost_words(trial, sum_of_known(c.seconds for c in weights))
-    cost = wording.conversion_cost_words(trial, weights) if is_trace else seconds
+    cost = wording.cost_words(trial, sum_of_known(c.seconds for c in weights))
+    if is_trace:
+        cost = wording.conversion_cost_words(trial, weights)
     return joined((joined(facts, ", "), cost), ": ")
 
 
-def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training: bool) -> str:
+def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], frozen: Trial | None, *, training: bool) -> str:
     """
     Suggests frozen weights, or else another advisable trial. If neither helps, says what to measure, or why not.
 
@@ -75,7 +76,6 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], *, training
     def is_cure(other: Trial) -> bool:
         return 2 * launch_count(_weight_conversions(other)) <= launch_count(weights)
 
-    frozen = None if training else _frozen(times.diagnosis, trial)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
             f"freeze the weights (they must not change afterwards): {shown(frozen.name)} "
@@ -113,7 +113,7 @@ def _fewer(trial: Trial) -> str:
 def _is_strided_by_gpu_library(conversion: Conversion) -> bool:
     """Whether a GPU's library converts to a memory format of torch, which a parameter can have from the start."""
     is_strided = conversion.direction in ("to_channels_last", "to_contiguous")
-    return is_strided and conversion.kernel is not None and library_of(conversion.kernel) in ("cudnn", "miopen")
+    return is_strided and library_of(conversion.kernel or "") in ("cudnn", "miopen")
 
 
 def _convert_once(trial: Trial, weights: Sequence[Conversion]) -> str:

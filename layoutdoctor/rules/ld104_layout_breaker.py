@@ -145,7 +145,7 @@ def _paid_words(paid: Sequence[Conversion]) -> str:
         words = f"{count_of(values, 'conversion')} around it"
     elif out and back:
         words = f"{count_of(out, 'conversion')} to contiguous and {back} back"
-    words += "" if not fused else ", fused" if fused == len(paid) else f", {fused} of them fused"
+    words += ", fused" if fused == len(paid) else phrase(", {} of them fused", fused or None)
     behind = f"{count_of(weights, 'weight')} made contiguous after it"
     return listing([*([words] if values else []), *([behind] if weights else [])])
 
@@ -194,14 +194,14 @@ def _is_foreign(breaker: LayoutBreaker) -> bool:
     return bool(separator) and namespace != "aten"
 
 
-def _around_words(times: Times, trial: Trial) -> str | None:
+def _around_words(times: Times, trial: Trial) -> str:
     """Describes the best advisable trial that converts no activation inside the model; names all if none was timed."""
     clean = [other for other in times.diagnosis.trials if other is not trial and _converts_nothing_inside(other, trial)]
     if any(times.ratio(other.name) is not None for other in clean):
         gain = times.fastest(other.name for other in clean)
-        return None if gain is None else f"{speed_words(gain)}, and converts nothing around it"
+        return phrase("{}, and converts nothing around it", gain, speed_words)
     names = listing([shown(other.name) for other in clean])
-    return f"nothing is converted around it in {names}: measure that" if clean else None
+    return phrase("nothing is converted around it in {}: measure that", names)
 
 
 def _converts_nothing_inside(trial: Trial, like: Trial) -> bool:

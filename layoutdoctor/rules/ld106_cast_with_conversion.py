@@ -86,9 +86,7 @@ def _is_inside_an_operation(cast: FxNode, readers: Mapping[str, Sequence[tuple[F
 
 def _pair(before: str | None, after: str | None) -> _Dtypes | None:
     """Returns the dtypes of a cast between floating-point types; None for others, such as a quantised weight's."""
-    if before is None or after is None:
-        return None
-    pair = (DTYPES.get(before, before), DTYPES.get(after, after))
+    pair = (DTYPES.get(before or "", ""), DTYPES.get(after or "", ""))
     return pair if pair[0] != pair[1] and _COMPUTED_IN.issuperset(pair) else None
 
 
@@ -147,7 +145,7 @@ def _kernels_of_steps(trial: Trial, steps: Collection[_Key]) -> list[Kernel]:
     """Returns the kernels that belong to nodes. A generated kernel counts if it writes only values of these nodes."""
     written = [((g.name, b.kernel), (g.name, b.source_node) in steps) for g in trial.graphs for b in g.buffers]
     own = {kernel for kernel, is_step in written if is_step} - {kernel for kernel, is_step in written if not is_step}
-    return [k for k in evidence.kernels_of(trial) if (k.graph, k.node) in steps or (k.graph, k.name) in own]
+    return [k for k in trial.kernel_summary.kernels if (k.graph, k.node) in steps or (k.graph, k.name) in own]
 
 
 LD106 = Rule("LD106", "cast-with-conversion", cast_weights)

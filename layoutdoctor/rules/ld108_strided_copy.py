@@ -9,7 +9,7 @@ from layoutdoctor.examination.counts import conversions_of, launch_count, sum_of
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import is_call_out_of_channels_last
-from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words
+from layoutdoctor.words import DIRECTION_WORDS, count_of, joined, op_words, phrase
 
 
 def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -23,10 +23,10 @@ def strided_copies(diagnosis: Diagnosis) -> Iterator[Finding]:
         unasked = sum_of_known(c.seconds for c in copies if c.owner != "user" or c.direction != "to_channels_last")
         asked = launch_count(c for c in copies if c.owner == "user")
         ways = wording.named_counts((DIRECTION_WORDS[c.direction], c.count) for c in copies)
-        names = wording.named_counts((op_words(c.op) if c.op is not None else None, c.count) for c in copies)
+        names = wording.named_counts((op_words(c.op or ""), c.count) for c in copies)
         facts = (
             f"{count_of(launch_count(copies), 'eager copy', 'eager copies')} between memory formats: {ways}",
-            f"by {names}" if names is not None else None,
+            phrase("by {}", names),
             wording.on_dearest_shapes(copies),
             wording.step_words(copies),
             f"{asked} of them by the model's own code" if asked else None,

@@ -48,17 +48,15 @@ _READ_BY_A_CONVOLUTION = 2  # its input and its weight; besides these it writes 
 def library_conversions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Yields at most one finding, for all conversions by libraries in a trace, or in the baseline on a GPU."""
     trial = evidence.main_trial(diagnosis)
-    if trial is None or trial.kernels is None:
-        return
     # On a CPU the kernels of convolutions are not counted; other rules report the single conversions of oneDNN.
-    if trial.kernels.convolution_count is None and not evidence.is_trace(trial):
+    if trial is None or (trial.kernel_summary.convolution_count is None and not evidence.is_trace(trial)):
         return
     conversions, times = _of_library(trial), Times(diagnosis)
-    severity = _severity(trial, trial.kernels, conversions)
+    severity = _severity(trial, conversions)
     if severity is not None:
         counted = _counted_twice(diagnosis, trial, conversions)
-        message = (_count_words(trial.kernels, conversions, counted), _cost_words(trial, trial.kernels, conversions))
-        further = (_buffer_words(trial, conversions), _fused_words(trial.kernels, conversions))
+        message = (_count_words(trial.kernel_summary, conversions, counted), _cost_words(trial, conversions))
+        further = (_buffer_words(trial, conversions), _fused_words(trial.kernel_summary, conversions))
         pay = times.is_worth_it(trial, lambda candidate: _has_fewer(candidate, trial))
         yield LD111.finding(
             trial.name,
@@ -78,24 +76,24 @@ def _has_fewer(candidate: Trial, trial: Trial) -> bool:
     return 2 * launch_count(_of_library(candidate)) <= launch_count(_of_library(trial))
 
 
-def _severity(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> Severity | None:
+def _severity(trial: Trial, conversions: Sequence[Conversion]) -> Severity | None:
     """Returns the severity; None for conversions that take little time, ``note`` for a model without times."""
-    if kernels.seconds is None and conversions and not evidence.is_trace(trial):
+    if trial.kernel_seconds is None and conversions and not evidence.is_trace(trial):
         return "note"
     seconds = sum_of_known(c.seconds for c in conversions)
     if not evidence.takes_at_least(trial, seconds, _LEAST_SHARE):
         return None
+    kernels = trial.kernel_summary
     own, whole = sum_of_known(c.seconds for c in of_convolutions(kernels, conversions)), kernels.convolution_seconds
-    is_large_part = own is not None and bool(whole) and own >= _LOSS_SHARE_OF_CONVOLUTIONS * (whole or 0.0)
+    is_large_part = own and whole and own >= _LOSS_SHARE_OF_CONVOLUTIONS * whole
     least = evidence.NEGLIGIBLE_SHARE if is_large_part else _LOSS_SHARE
     return "warning" if evidence.takes_at_least(trial, seconds, least) else "note"
 
 
 def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion], counted: str) -> str:
-    libraries = {"onednn"}
-    if "onednn_log" not in kernels.sources:
-        libraries = {library_of(c.kernel) or "" for c in conversions if c.kernel is not None}
-    by = listing(sorted(LIBRARY_NAMES[name] for name in libraries if name in LIBRARY_NAMES)) or "the library"
+    found = {library_of(c.kernel or "") for c in conversions}
+    libraries = {"onednn"} if "onednn_log" in kernels.sources else found
+    by = listing(sorted(words for name, words in LIBRARY_NAMES.items() if name in libraries)) or "the library"
     ways = wording.named_counts(
         ("to or from CNHW" if _is_to_cnhw(c) else DIRECTION_WORDS[c.direction], c.count) for c in conversions
     )
@@ -113,13 +111,13 @@ def _count_words(kernels: KernelSummary, conversions: Sequence[Conversion], coun
 
 
 def _is_to_cnhw(conversion: Conversion) -> bool:
-    return conversion.kernel is not None and conversion.kernel.startswith(_TO_CNHW)
+    return (conversion.kernel or "").startswith(_TO_CNHW)
 
 
-def _cost_words(trial: Trial, kernels: KernelSummary, conversions: Sequence[Conversion]) -> str | None:
+def _cost_words(trial: Trial, conversions: Sequence[Conversion]) -> str:
     """Describes the cost, with its share of the convolution time if all conversions are part of that time."""
+    kernels, share = trial.kernel_summary, ""
     seconds, whole = sum_of_known(c.seconds for c in conversions), kernels.convolution_seconds
-    share = None
     if seconds is not None and whole and len(of_convolutions(kernels, conversions)) == len(conversions):
         share = f"{format_share(seconds / whole)} of convolution time"
     estimated = wording.estimate_words(conversions)
@@ -206,9 +204,9 @@ def _untried_suggestion(trial: Trial, conversions: Sequence[Conversion], wanted:
 def _ranks(trial: Trial, conversions: Sequence[Conversion]) -> set[int]:
     """Returns the ranks of the converted tensors, by their shapes, else by the names of the called convolutions."""
     ranks = evidence.ranks_of(trial, conversions)
-    if ranks or trial.kernels is None:
+    if ranks:
         return ranks
-    called = {op_words(total.name) for total in trial.kernels.totals if total.kind == "operation"}
+    called = {op_words(total.name) for total in trial.kernel_summary.totals if total.kind == "operation"}
     return {rank for name, rank in _RANKS.items() if name in called}
 
 
@@ -238,7 +236,7 @@ _FORMAT_IN_NAME = re.compile(r"n(?:d?hwc|(c)d?hw)", re.IGNORECASE)
 
 def _computed_format(trial: Trial) -> str | None:
     """Returns the memory format in the names of convolution kernels; None if the names differ or have no format."""
-    totals = trial.kernels.totals if trial.kernels is not None else ()
+    totals = trial.kernel_summary.totals
     names = [total.name for total in totals if total.kind == "kernel" and kernel_class(total.name).is_main]
     found = {match[1] is None for name in names if (match := _FORMAT_IN_NAME.search(name)) is not None}
     if len(found) != 1:
@@ -247,7 +245,7 @@ def _computed_format(trial: Trial) -> str | None:
 
 
 def _is_at(conversion: Conversion, side: str) -> bool:
-    return conversion.port is not None and conversion.port.startswith(side)
+    return (conversion.port or "").startswith(side)
 
 
 def _is_one_convolution(conversions: Sequence[Conversion]) -> bool:

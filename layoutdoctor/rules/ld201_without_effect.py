@@ -38,16 +38,16 @@ def without_effect(diagnosis: Diagnosis) -> Iterator[Finding]:
             _by_hand(diagnosis, trial, ranks),
             severity=severity_of_gain(Times(diagnosis).fastest(ways)),
             evidence=[convolution.node for convolution in convolutions],
-            at=convolutions[0] if convolutions else None,
+            at=next(iter(convolutions), None),
         )
         return
 
 
-def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
-    """Describes the tensors that the compiler converts back from channels_last_3d; None if there are none."""
+def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str:
+    """Describes the tensors that the compiler converts back from channels_last_3d; empty if there are none."""
     where, conversions = _returned_of(diagnosis, trial)
     if not conversions:
-        return None
+        return ""
     outputs = [conversion for conversion in conversions if conversion.role == "exit"]
     back = [conversion for conversion in conversions if conversion.role != "exit"]
     breakers = [breaker for graph in where.graphs for breaker in graph.breakers]
@@ -57,7 +57,7 @@ def _returned_words(diagnosis: Diagnosis, trial: Trial) -> str | None:
         f"{count_of(len(outputs), 'output')} copied to {'it' if back else 'channels_last_3d'}{_cost_words(outputs)}"
         if outputs
         else None,
-        f"the format ends at {listing(ends, 3)}" if ends else None,
+        phrase("the format ends at {}", listing(ends, 3)),
     )
     off = _cure_by_off(diagnosis, where)
     left = None

@@ -119,7 +119,7 @@ def _suggestion(times: Times, trial: Trial, gain: Ratio | None) -> str:
     }
     every = [name for names in ways.values() for name in names]
     against = other_cure(times, trial.name, lambda cure: cure.name in every)
-    if against is not None:
+    if against:
         return f"{against}; {counted}"
     if gain is not None:
         best = [words for words, names in ways.items() if gain.name in names]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Size
-from layoutdoctor.rules.advice import Times
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.vetoes import measured_words, veto_finding, vetoed_graphs
-from layoutdoctor.words import count_of, joined, listing
+from layoutdoctor.rules.vetoes import veto_finding, vetoed_graphs
+from layoutdoctor.words import count_of, listing
 
 
 def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -25,8 +24,7 @@ def vetoes_by_symbolic_sizes(diagnosis: Diagnosis) -> Iterator[Finding]:
         because = f"{listing(symbolic)} (pytorch #102670)" if symbolic else decision.explanation
         message = f"layout optimization skipped for {count} because of dynamic shapes: {because}"
         advice = "if the sizes do not change, compile with dynamic=False, or call torch._dynamo.mark_static(x)"
-        suggestion = joined((advice, measured_words(Times(diagnosis), trial)))
-        yield veto_finding(LD208, diagnosis, trial, decision, message, suggestion)
+        yield veto_finding(LD208, diagnosis, trial, decision, message, advice)
 
 
 def _input_name(diagnosis: Diagnosis, placeholder: FxNode, shape: tuple[Size, ...]) -> str:

@@ -45,12 +45,13 @@ def one_dimensional(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _copied_in_both(diagnosis: Diagnosis, trial: Trial, convolutions: Sequence[Convolution]) -> list[Conversion]:
     """Returns conversions of inputs of 1-D convolutions; empty unless eager mode converts such an input too."""
     eager = diagnosis.measured_trial("eager")
-    modules = {convolution.module for convolution in convolutions if convolution.module is not None}
-    nodes = [node for graph in (eager.graphs if eager is not None else ()) for node in graph.nodes]
-    called = {n.name for n in nodes if "conv" in n.target and n.layout is not None and len(n.layout.shape) == 3}
-    if eager is None or not _in_front_of(eager, modules, called):
+    if eager is None:
         return []
-    return _in_front_of(trial, modules, {convolution.node for convolution in convolutions})
+    modules = {convolution.module for convolution in convolutions if convolution.module is not None}
+    nodes = [node for graph in eager.graphs for node in graph.nodes]
+    called = {n.name for n in nodes if "conv" in n.target and n.layout is not None and len(n.layout.shape) == 3}
+    in_front = _in_front_of(trial, modules, {convolution.node for convolution in convolutions})
+    return in_front if _in_front_of(eager, modules, called) else []
 
 
 def _in_front_of(trial: Trial, modules: Collection[str], nodes: Collection[str]) -> list[Conversion]:

@@ -10,7 +10,6 @@ from layoutdoctor.examination.graphs.conversions import tensor_bytes
 from layoutdoctor.examination.graphs.layout_agnostic import strided_norms
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import kernels_of
 from layoutdoctor.units import format_bytes
 from layoutdoctor.words import joined, layout_words, op_words, phrase, shape_words
 
@@ -27,7 +26,7 @@ def batch_norms(diagnosis: Diagnosis) -> Iterator[Finding]:
     ):
         first = found[0]
         norm, layout = first.norm, first.layout
-        seconds = sum_of_known(kernel.seconds for kernel in kernels_of(trial) if kernel.node == norm.name)
+        seconds = sum_of_known(kernel.seconds for kernel in trial.kernel_summary.kernels if kernel.node == norm.name)
         made = joined((op_words(first.maker.target), "transposed" if first.is_turned else None), ", ")
         message = (
             f"batch norm {norm.module or norm.name} reads {layout_words(layout)} ({shape_words(layout.shape)}, from "

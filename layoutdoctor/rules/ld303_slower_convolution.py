@@ -12,7 +12,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, severity_of_gain
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import convolution_words
-from layoutdoctor.rules.evidence import kernels_of, node_of, takes_at_least
+from layoutdoctor.rules.evidence import node_of, takes_at_least
 from layoutdoctor.units import format_ratio, format_seconds
 from layoutdoctor.words import count_of, distinct, joined, listing, shown
 
@@ -58,7 +58,7 @@ class _Convolutions:
 def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
     """Yields one finding per grouped convolution that one format slows; at most one for an absent CUDA device."""
     seen = set[_Problem]()
-    for first, second in evidence.format_pairs(diagnosis, "inductor", "eager"):
+    for first, second in evidence.format_pairs(diagnosis):
         there, here = _by_problem(first), _by_problem(second)
         for key in [key for key in there if key in here and key not in seen]:
             slow, fast = sorted((there[key], here[key]), key=lambda one: -one.seconds)
@@ -74,7 +74,7 @@ def slower_convolutions(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _by_problem(trial: Trial) -> dict[_Problem, _Convolutions]:
     found: dict[_Problem, _Convolutions] = {}
-    for kernel in kernels_of(trial):
+    for kernel in trial.kernel_summary.kernels:
         node = node_of(trial, kernel)
         is_cudnn = kernel.library == "cudnn" and "conv" in (kernel.op or "") and kernel.node is not None
         is_onednn = kernel.library == "onednn" and kernel.name in ("convolution", "deconvolution")

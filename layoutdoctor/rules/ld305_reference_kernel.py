@@ -11,7 +11,7 @@ from layoutdoctor.examination.kernels.names import is_fallback
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, refusal, severity_of_gain, severity_of_loss, use_instead
 from layoutdoctor.rules.base import Rule
-from layoutdoctor.rules.evidence import kernels_of, node_of
+from layoutdoctor.rules.evidence import node_of
 from layoutdoctor.words import count_of, distinct, listing, op_words, phrase, shown
 
 _LEAST_SHARE_OF_FALLBACKS = 0.10
@@ -53,7 +53,7 @@ def _fallbacks(trial: Trial) -> list[Kernel]:
     is_logged = "onednn_log" in trial.kernel_summary.sources
     found = [
         kernel
-        for kernel in evidence.kernels_of(trial)
+        for kernel in trial.kernel_summary.kernels
         if _is_reference(kernel) or is_fallback(kernel) or (is_logged and kernel.name == CONVOLUTION_BACKWARD)
     ]
     return sorted(found, key=lambda kernel: -(kernel.seconds or 0.0))
@@ -72,7 +72,7 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 def _runs_other_code(one: Trial) -> bool:
     """Whether a trial spends little time in reference or fallback code; without times, whether no such code ran."""
-    return not _dear_fallbacks(one) if one.kernel_seconds else bool(kernels_of(one)) and not _fallbacks(one)
+    return not _dear_fallbacks(one) if one.kernel_seconds else bool(one.kernel_summary.kernels) and not _fallbacks(one)
 
 
 def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel]) -> Severity:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding, FxNode, Size, Trial
@@ -42,13 +42,13 @@ def slower_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
     """
     recommended = diagnosis.measured_trial(diagnosis.recommended_name)
     trials = [trial for trial in (recommended, evidence.main_trial(diagnosis)) if trial is not None]
-    assigning = list(evidence.first_showing(trials, _assignments))
+    assigning = list(evidence.first_showing(trials, _dear_assignments))
     for trial, found in assigning:
         yield _assignment_finding(diagnosis, trial, found)
     seen = set[tuple[str, ...]]()
     for account in diagnosis.accounts:
         slower = diagnosis.find_trial(account.slower)
-        known = {one.kernel for one in _assignments(slower)} if assigning and slower is not None else set()
+        known = {one.kernel for one in _dear_assignments(slower)} if assigning and slower is not None else set()
         rows = [
             row
             for row in large_rows(diagnosis, account)
@@ -89,17 +89,21 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
 
 def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) -> Hotspot:
     """Returns module and line of the largest operation in a row's costliest kernel; else the row's module and line."""
-    trial, first = diagnosis.find_trial(account.slower), next(iter(row.slower_kernels), None)
-    fused = []
-    for graph in trial.graphs if trial is not None else ():
-        nodes = evidence.nodes_by_name(graph)
-        origins = distinct(name for buffer in graph.buffers if buffer.kernel == first for name in buffer.origins)
-        fused += [(_elements(nodes[name], nodes), nodes[name]) for name in origins if name in nodes]
-    placed = [one for one in fused if one[1].location is not None and base_name(one[1].target) not in _NO_PLACE]
+    trial = diagnosis.find_trial(account.slower)
+    fused = _fused_nodes(trial, row.slower_kernels[:1]) if trial is not None else ()
+    placed = [one for one in fused if one[0].location is not None and base_name(one[0].target) not in _NO_PLACE]
     if not placed:
         return place_of_row(row)
-    _, node = max(placed, key=lambda one: one[0])
+    node, _ = max(placed, key=lambda one: _elements(*one))
     return Hotspot(node.module, node.location)
+
+
+def _fused_nodes(trial: Trial, kernels: Collection[str]) -> Iterator[tuple[FxNode, Mapping[str, FxNode]]]:
+    """Yields the nodes that generated kernels compute, each with the nodes of its graph."""
+    for graph in trial.graphs:
+        nodes = evidence.nodes_by_name(graph)
+        names = distinct(name for buffer in graph.buffers if buffer.kernel in kernels for name in buffer.origins)
+        yield from ((nodes[name], nodes) for name in names if name in nodes)
 
 
 def _elements(node: FxNode, nodes: Mapping[str, FxNode]) -> int:
@@ -110,48 +114,39 @@ def _elements(node: FxNode, nodes: Mapping[str, FxNode]) -> int:
 
 
 def _assignments(trial: Trial) -> list[_Assignments]:
-    """Returns kernels with slice assignments, the costliest first, without kernels that take little time."""
+    """Returns kernels with several slice assignments, the costliest first; one without a known time takes 0 seconds."""
     found = []
     for graph in trial.graphs:
         for kernel in distinct(buffer.kernel for buffer in graph.buffers):
-            nodes, seconds = slice_assignments(graph, kernel), evidence.seconds_of_kernel(trial, graph, kernel)
-            if len(nodes) >= _SEVERAL and evidence.takes_at_least(trial, seconds, _LEAST_SHARE_OF_KERNELS):
-                found.append(_Assignments(kernel, nodes, seconds or 0.0))
+            nodes = slice_assignments(graph, kernel)
+            if len(nodes) >= _SEVERAL:
+                seconds = evidence.seconds_of_kernel(trial, graph, kernel) or 0.0
+                found.append(_Assignments(kernel, nodes, seconds))
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _assigns_nothing(trial: Trial) -> bool:
-    """Whether no generated kernel of a trial has several slice assignments, whatever time they take."""
-    pairs = ((graph, name) for graph in trial.graphs for name in distinct(b.kernel for b in graph.buffers))
-    return all(len(slice_assignments(graph, name)) < _SEVERAL for graph, name in pairs)
+def _dear_assignments(trial: Trial) -> list[_Assignments]:
+    """Returns kernels with several slice assignments, the costliest first, without kernels that take little time."""
+    found = _assignments(trial)
+    return [one for one in found if evidence.takes_at_least(trial, one.seconds, _LEAST_SHARE_OF_KERNELS)]
 
 
 def _assignment_finding(diagnosis: Diagnosis, trial: Trial, found: Sequence[_Assignments]) -> Finding:
     nodes, seconds = [node for one in found for node in one.nodes], sum(one.seconds for one in found)
     shape: tuple[Size, ...] = max((n.layout.shape for n in nodes if n.layout is not None), key=len, default=())
     share = evidence.share_of_kernels(trial, seconds)
+    fused = (node for node, _ in _fused_nodes(trial, [one.kernel for one in found]))
+    copies = (node for node in fused if base_name(node.target) == "copy" and node.location is not None)
     return LD306.finding(
         trial.name,
         f"slice assignments in generated code, which writes the whole tensor ({shape_words(shape)}) "
         f"{count_of(len(nodes), 'time')}: {wording.cost_words(trial, seconds)}",
         "write the tensor once: pad the parts with torch.nn.functional.pad, and join them by torch.stack or torch.cat",
-        severity=severity_of_loss(Times(diagnosis), trial, share, _assigns_nothing),
-        at=_line_of_assignment(trial, found),
+        severity=severity_of_loss(Times(diagnosis), trial, share, lambda other: not _assignments(other)),
+        at=next(copies, None),
         evidence=[one.kernel for one in found],
         seconds=seconds,
     )
-
-
-def _line_of_assignment(trial: Trial, found: Sequence[_Assignments]) -> FxNode | None:
-    """Returns the node of the first slice assignment whose line is known; None without such a node."""
-    kernels = {one.kernel for one in found}
-    for graph in trial.graphs:
-        nodes = evidence.nodes_by_name(graph)
-        origins = (nodes.get(name) for buffer in graph.buffers if buffer.kernel in kernels for name in buffer.origins)
-        copies = (node for node in origins if node is not None and base_name(node.target) == "copy")
-        if (first := next((node for node in copies if node.location is not None), None)) is not None:
-            return first
-    return None
 
 
 LD306 = Rule("LD306", "slower-generated-kernel", slower_kernels)

@@ -101,7 +101,7 @@ def _finding_about_call(
             suggestion += "; keep it if the reader of the output needs a contiguous tensor"
     message = (
         f"{what}: {cost}",
-        f"needed by {listing(needed_by)}" if needed_by else None,
+        phrase("needed by {}", needed_by, listing),
         f"no conversion in {listing(free, 2)}" if free and not is_assignment else None,
     )
     return LD501.finding(
@@ -124,18 +124,18 @@ def _part_words(trial: Trial, conversions: Sequence[Conversion], counts: Counter
     return f"{words} (fused)" if all(c.fused for c in conversions) else words
 
 
-def _called(trial: Trial, conversion: Conversion) -> str | None:
+def _called(trial: Trial, conversion: Conversion) -> str:
     node = evidence.nodes_of_graph(trial, conversion.graph).get(conversion.node or "")
-    return None if node is None else node.called
+    return "" if node is None else node.called or ""
 
 
 def _call_words(trial: Trial, conversion: Conversion) -> str:
     """Returns the call as written in the model: ``".contiguous()"``, ``".clone(memory_format=...)"``."""
-    called = _called(trial, conversion) if _called(trial, conversion) in _CALLS else None
-    if called is None and conversion.location is not None:
+    called = _called(trial, conversion)
+    if called not in _CALLS and conversion.location is not None:
         match = _CALL_IN_CODE.search(conversion.location.code or "")
-        called = match[1] if match is not None else None
-    return _CALLS[called or "contiguous"]
+        called = match[1] if match is not None else ""
+    return _CALLS.get(called, _CALLS["contiguous"])
 
 
 def _is_free(trial: Trial, conversion: Conversion) -> bool:

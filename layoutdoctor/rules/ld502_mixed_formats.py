@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from layoutdoctor.diagnosis import Diagnosis, Finding, FxNode, Graph, Layout, MemoryFormat, Trial
 from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
@@ -23,9 +24,9 @@ def mixed_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     if trial is None:
         return
     nodes = (node for graph in evidence.forward_graphs(trial) for node in graph.nodes)
-    weights = [node.layout for node in nodes if node.tensor == "weight"]
-    ranks = {len(one.shape) for one in weights if one is not None and _is_of_rank(one)}
-    last = [wanted for one in weights if _is_of_rank(one) and (wanted := channels_last_only(one)) is not None]
+    weights = [node.layout for node in nodes if node.tensor == "weight" and _is_of_rank(node.layout)]
+    ranks = {len(one.shape) for one in weights}
+    last = [wanted for one in weights if (wanted := channels_last_only(one)) is not None]
     contiguous_count = sum(map(_is_contiguous_only, weights))
     inputs = (t.memory_formats for t in diagnosis.subject.inputs if len(t.shape) in CHANNELS_LAST_BY_RANK)
     if last and contiguous_count:
@@ -59,13 +60,13 @@ def _finding_about_parameters(
     )
 
 
-def _is_of_rank(layout: Layout | None) -> bool:
+def _is_of_rank(layout: Layout | None) -> TypeGuard[Layout]:
     return layout is not None and len(layout.shape) in CHANNELS_LAST_BY_RANK
 
 
 def _is_contiguous_only(layout: Layout | None) -> bool:
     """Whether a 4-D or 5-D layout is contiguous and not channels-last as well."""
-    return layout is not None and _is_of_rank(layout) and layout.memory_formats == ("contiguous_format",)
+    return _is_of_rank(layout) and layout.memory_formats == ("contiguous_format",)
 
 
 def _first_flip(trial: Trial, graph: Graph) -> tuple[Graph, FxNode, FxNode] | None:

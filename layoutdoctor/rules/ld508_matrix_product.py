@@ -20,7 +20,7 @@ def convolutions_as_products(diagnosis: Diagnosis) -> Iterator[Finding]:
             for c, image in found
         ]
         nodes = {convolution.node for convolution, _ in found}
-        seconds = sum_of_known(kernel.seconds for kernel in evidence.kernels_of(trial) if kernel.node in nodes)
+        seconds = sum_of_known(kernel.seconds for kernel in trial.kernel_summary.kernels if kernel.node in nodes)
         share = evidence.share_of_kernels(trial, seconds)
         has_patches = any(set(image) != {1} for _, image in found)
         if not has_patches if share is None else share < LEAST_WORK_SHARE:

@@ -11,7 +11,7 @@ from layoutdoctor.rules import evidence
 from layoutdoctor.rules.advice import Times, other_cure, refusal, severity_of_gain
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.decisions import WAYS_AROUND, is_applied_in_forward
-from layoutdoctor.words import speed_words
+from layoutdoctor.words import joined, speed_words
 
 
 def vetoed_graphs(diagnosis: Diagnosis, rules: Collection[str]) -> Iterator[tuple[Trial, Graph, Decision]]:
@@ -41,7 +41,7 @@ def deciding_convolutions(decision: Decision) -> list[Convolution]:
     return [convolution for convolution in decision.convolutions if convolution.node in decision.deciding_nodes]
 
 
-def measured_words(times: Times, trial: Trial) -> str:
+def _measured_words(times: Times, trial: Trial) -> str:
     """Describes the best advisable way around a veto, or else the effect of forcing the optimization; else empty."""
     gain, forced = times.fastest(WAYS_AROUND), times.ratio(FORCED)
     if gain is not None:
@@ -57,21 +57,20 @@ def measured_words(times: Times, trial: Trial) -> str:
 
 
 def veto_finding(
-    rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, suggestion: str | None = None
+    rule: Rule, diagnosis: Diagnosis, trial: Trial, decision: Decision, message: str, advice: str = ""
 ) -> Finding:
-    """Makes a finding at the first convolution that caused a veto; by default, it suggests a measurement."""
+    """Makes a finding at the first convolution that caused a veto; without any advice, it suggests a measurement."""
     times, deciding = Times(diagnosis), deciding_convolutions(decision)
     gain = times.fastest(WAYS_AROUND)
-    against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else None
+    against = other_cure(times, trial.name, lambda cure: cure.name in WAYS_AROUND) if gain is not None else ""
     how = f"measure the cost of the veto with --configurations all ({FORCED})"
     return rule.finding(
         trial.name,
         message,
         against
-        or suggestion
-        or measured_words(times, trial)
+        or joined((advice, _measured_words(times, trial)))
         or (f"on the device itself, {how}" if trial.is_static else how),
         severity=severity_of_gain(gain),
-        at=deciding[0] if deciding else None,
+        at=next(iter(deciding), None),
         evidence=decision.deciding_nodes,
     )

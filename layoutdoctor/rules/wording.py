@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from layoutdoctor.diagnosis import Conversion, ConversionDirection, Layout, RedundantPair, Trial
-from layoutdoctor.diagnosis.layout import CHANNELS_LAST_BY_RANK
 from layoutdoctor.examination.counts import sum_of_known
 from layoutdoctor.examination.kernels.names import library_of
+from layoutdoctor.rules.evidence import formats_of_ranks, share_of_kernels
 from layoutdoctor.units import format_bytes, format_seconds, format_share
 from layoutdoctor.words import distinct, joined, listing, phrase, shape_words
 
@@ -22,26 +22,21 @@ _ALL = 0.995  # a larger part counts as all; a part below 1 - _ALL counts as not
 
 
 # -------------------------------------------------------------------------------------------------------- costs
-def cost_words(
-    trial: Trial, seconds: float | None, *remarks: str | None, exposed_seconds: float | None = None
-) -> str | None:
+def cost_words(trial: Trial, seconds: float | None, *remarks: str, exposed_seconds: float | None = None) -> str:
     """
     Describes a cost and its share: ``"6.00 ms of 15.0 ms kernel time (40 %), 402 us of it while nothing else ran"``.
 
     Args:
         trial: The trial in which the cost was measured.
-        seconds: The cost; the result is None if the cost is None.
+        seconds: The cost; the result is empty if the cost is None.
         remarks: Words beside the share, such as ``"estimated"``.
         exposed_seconds: Part of the cost in which nothing else ran on the device; None if not recorded.
     """
     if seconds is None:
-        return None
-    cost, whole = format_seconds(seconds), trial.kernel_seconds
-    if whole:
-        cost = f"{cost} of {format_seconds(whole)} kernel time"
-    beside = joined((format_share(seconds / whole) if whole else None, *remarks), ", ")
-    if beside:
-        cost = f"{cost} ({beside})"
+        return ""
+    share = phrase("{}", share_of_kernels(trial, seconds), format_share)
+    cost = format_seconds(seconds) + phrase(" of {} kernel time", trial.kernel_seconds or None, format_seconds)
+    cost += phrase(" ({})", joined((share, *remarks), ", "))
     if exposed_seconds is None or not seconds:
         return cost
     part = exposed_seconds / seconds
@@ -51,25 +46,25 @@ def cost_words(
     return f"{cost}, {amount} of it while nothing else ran"
 
 
-def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPair]) -> str | None:
-    """Describes the time of conversions or round trips, else the bytes that they move; None if neither is known."""
+def conversion_cost_words(trial: Trial, costs: Sequence[Conversion | RedundantPair]) -> str:
+    """Describes the time of conversions or round trips, else the bytes that they move; empty if neither is known."""
     seconds = sum_of_known(cost.seconds for cost in costs)
     exposed = sum_of_known(cost.exposed_seconds for cost in costs)
     time = cost_words(trial, seconds, estimate_words(costs), exposed_seconds=exposed)
     return time or moved_words(sum_of_known(cost.bytes_moved for cost in costs))
 
 
-def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str | None:
-    """Says whether the sum of times is ``"estimated"`` or ``"partly estimated"``; None if no time is an estimate."""
+def estimate_words(costs: Iterable[Conversion | RedundantPair]) -> str:
+    """Says whether the sum of times is ``"estimated"`` or ``"partly estimated"``; empty if no time is an estimate."""
     known = {cost.seconds_source for cost in costs if cost.seconds is not None}
     if "estimated" not in known:
-        return None
+        return ""
     return "estimated" if known == {"estimated"} else "partly estimated"
 
 
-def moved_words(bytes_moved: int | None) -> str | None:
-    """Formats bytes: ``"6.12 MiB moved"``; None if not recorded."""
-    return phrase("{} moved", bytes_moved, format_bytes) or None
+def moved_words(bytes_moved: int | None) -> str:
+    """Formats bytes: ``"6.12 MiB moved"``; empty if not recorded."""
+    return phrase("{} moved", bytes_moved, format_bytes)
 
 
 # ------------------------------------------------------------------------------------------------------- counts
@@ -81,39 +76,37 @@ def summed(counts: Iterable[tuple[Thing, int]]) -> Counter[Thing]:
     return sums
 
 
-def named_counts(names: Iterable[tuple[str | None, int]]) -> str | None:
-    """Lists names with counts: ``"copy_ (20) and clone (4)"``; a single name without its count, None for no name."""
-    counts = summed((name, count) for name, count in names if name is not None)
+def named_counts(names: Iterable[tuple[str, int]]) -> str:
+    """Lists names with counts: ``"copy_ (20) and clone (4)"``; a single name without its count, and no empty name."""
+    counts = summed((name, count) for name, count in names if name)
     if len(counts) < 2:
-        return next(iter(counts), None)
+        return "".join(counts)
     return listing([f"{name} ({count})" for name, count in counts.most_common()])
 
 
-def step_words(conversions: Iterable[Conversion]) -> str | None:
-    """Counts per profiler step: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; None for one step."""
+def step_words(conversions: Iterable[Conversion]) -> str:
+    """Counts per profiler step: ``"8 in each of 3 recorded steps"``, ``"in 3 recorded steps"``; empty for one step."""
     counts = summed((c.step, c.count) for c in conversions if c.step is not None)
     if len(counts) < 2:
-        return None
+        return ""
     each = set(counts.values())
     return f"{f'{each.pop()} in each of' if len(each) == 1 else 'in'} {len(counts)} recorded steps"
 
 
-def owner_words(conversions: Iterable[Conversion]) -> str | None:
-    """Names the owners: ``"by the compiler and library"``; None for no conversions."""
-    owners = sorted({conversion.owner for conversion in conversions})
-    return f"by the {listing(owners)}" if owners else None
+def owner_words(conversions: Iterable[Conversion]) -> str:
+    """Names the owners: ``"by the compiler and library"``; empty for no conversions."""
+    return phrase("by the {}", listing(sorted({conversion.owner for conversion in conversions})))
 
 
-def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str | None:
-    """Lists the shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; None if none was recorded."""
-    named = distinct(shape_words(shape) if shape else None for shape in shapes)
-    return f"on {listing(named, 3)}" if named else None
+def on_shapes(shapes: Iterable[Sequence[int | str] | None]) -> str:
+    """Lists the shapes of tensors, each once: ``"on 4x64x56x56 and 4x128x28x28"``; empty if none was recorded."""
+    return phrase("on {}", listing(distinct(shape_words(shape) for shape in shapes if shape), 3))
 
 
-def on_dearest_shapes(conversions: Iterable[Conversion]) -> str | None:
+def on_dearest_shapes(conversions: Iterable[Conversion]) -> str:
     """Lists the shapes of the tensors that conversions read, the most expensive conversion first."""
     dearest = sorted(conversions, key=lambda c: -(c.seconds or 0.0))
-    return on_shapes(c.source.shape if c.source is not None else None for c in dearest)
+    return on_shapes(c.source.shape for c in dearest if c.source is not None)
 
 
 def shape_of(layout: Layout | None) -> str:
@@ -133,7 +126,7 @@ def dearest_direction(conversions: Iterable[Conversion]) -> ConversionDirection 
 
 def channels_last_words(ranks: Iterable[int | None]) -> str:
     """Names the channels-last format for some ranks; ``torch.channels_last`` if the ranks differ or are not known."""
-    known = {CHANNELS_LAST_BY_RANK[rank] for rank in ranks if rank in CHANNELS_LAST_BY_RANK}
+    known = formats_of_ranks(ranks)
     return f"torch.{known.pop()}" if len(known) == 1 else "torch.channels_last"
 
 
@@ -169,6 +162,6 @@ def miopen_words(conversions: Iterable[Conversion]) -> str:
         ``miopen_conv_use_channels_last`` in aten/src/ATen/native/ConvUtils.h; pytorch/pytorch PR #170947: on by default
         only from ROCm 7.0 on.
     """
-    if not any(c.kernel is not None and library_of(c.kernel) == "miopen" for c in conversions):
+    if not any(library_of(c.kernel or "") == "miopen" for c in conversions):
         return ""
     return "; before ROCm 7, also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment"

@@ -13,12 +13,12 @@ from layoutdoctor.diagnosis import Configuration, Environment, InputTensor
 from layoutdoctor.diagnosis.compile_arguments import compiled_with
 from layoutdoctor.diagnosis.configurations import (
     BASELINE,
+    BY_NAME,
     CUDNN_BENCHMARK,
     DEFAULT_CONFIGURATIONS,
     FORCED,
     STATIC_SIZES,
     SYMBOLIC_SIZES,
-    choose_configurations,
     name_without_cures,
 )
 from layoutdoctor.diagnosis.subject import Cure, FormatChoice
@@ -64,11 +64,12 @@ def _with_option(worker: Worker, name: str, option: str) -> Configuration:
 
 def in_both_directions(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
     """Returns the configuration ``FORCED`` if the default optimized layouts in the forward graph only; else nothing."""
-    base = next((worker for worker in workers if worker.name == BASELINE), None)
-    if base is None or not leaves_out_backward(base.trial.graphs) or any(worker.name == FORCED for worker in workers):
+    by_name = {worker.name: worker for worker in workers}
+    if FORCED in by_name or BASELINE not in by_name or not leaves_out_backward(by_name[BASELINE].trial.graphs):
         return ()
-    given = {**base.configuration.compile_arguments, "options": base.configuration.inductor_options}
-    return tuple(compiled_with(one, given) for one in choose_configurations(FORCED))
+    base = by_name[BASELINE].configuration
+    given = {**base.compile_arguments, "options": base.inductor_options}
+    return (compiled_with(BY_NAME[FORCED], given),)
 
 
 def in_eager_mode(workers: Sequence[Worker]) -> tuple[Configuration, ...]:
@@ -183,11 +184,11 @@ def on_a_gpu(
     found: list[Configuration] = []
     if environment.cudnn is not None and environment.settings.get(f"torch.backends.{CUDNN_BENCHMARK}") != "True":
         found += [with_switch(worker.configuration) for worker in ready[:SWITCHED_COUNT]]
-    compiled = next((worker for worker in ready if worker.configuration.backend == "inductor"), None)
-    if compiled is not None and _is_launch_bound(compiled):
-        found.append(_with_option(compiled, "cudagraphs", "triton.cudagraphs"))
-    if compiled is not None and tries_all:
-        found.append(_with_option(compiled, "max-autotune", "max_autotune"))
+    for compiled in [worker for worker in ready if worker.configuration.backend == "inductor"][:1]:
+        if _is_launch_bound(compiled):
+            found.append(_with_option(compiled, "cudagraphs", "triton.cudagraphs"))
+        if tries_all:
+            found.append(_with_option(compiled, "max-autotune", "max_autotune"))
     return tuple(found)
 
 

@@ -182,7 +182,7 @@ def diagnose_request(
             eager.run_first()
             recordings = _recorded(launcher, eager, request, watch)
         finally:
-            eager.end()
+            eager.host.end()
         watch.begin("looking for findings")
         diagnosis = diagnose_recordings(watch.finished(recordings), rules)
         if request.package is not None:
@@ -209,7 +209,7 @@ def _recorded(launcher: Launcher, eager: Eager, request: Request, watch: Watch) 
     if not eager.may_convolve and request.lower_for is None:
         return _not_tried(eager.head, request)
     if request.lower_for is not None:
-        eager.end()  # no outputs are compared
+        eager.host.end()  # no outputs are compared
     elif eager.on_gpu:
         eager.wait()  # the workers need the GPU memory of this process
     host = eager.host

@@ -90,7 +90,7 @@ class Profile:
             that were compiled in the block, and the kernels, conversions and round trips of the recorded steps.
     """
 
-    def __init__(self, steps: object = MOST_STEPS, name: str | None = None) -> None:
+    def __init__(self, steps: object, name: str | None = None) -> None:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise UsageError(f"cannot record {steps!r} steps: expected a number from 1 on")
         self._most_steps = steps
@@ -299,8 +299,7 @@ class Profile:
         return Recording(head=head, trial=trial, iterations=tuple(iterations), was_profiled=bool(graphs))
 
     def _lacks(self, whole: RecordedTrace | None, *, has_kernels: bool) -> Iterator[Lack]:
-        for failure in self._capture.failures:
-            yield Lack(part="graphs", reason=f"not recorded: {failure}")
+        yield from self._capture.lacks
         if whole is not None and not self._compiled and any(name.startswith(COMPILED_RANGES) for name in whole.names):
             yield Lack(part="graphs", reason=_COMPILED_BEFORE)
         if whole is not None and not len(whole.operations):
@@ -314,18 +313,15 @@ class Profile:
         if rank is not None:
             yield f"rank {rank} of {torch.distributed.get_world_size()}"
         if self.step_count and self.kept_count:
-            slower = self._slowdown()
-            cost = "" if slower is None else f", and took {slower:.2f} times as long as later steps"
+            recorded, later, cost = self._recorded_seconds, self._later_seconds, ""
+            if recorded and len(later) > 1:
+                slower = statistics.median(recorded) / statistics.median(later)
+                cost = f", and took {slower:.2f} times as long as later steps"
             yield f"{self.kept_count} of {count_of(self.step_count, 'step')} were recorded{cost}"
         elif self.step_count and self._recorded:
             yield "there were too few steps, so the first step was recorded with its warm-up"
         if self._dropped_count:
             yield f"left out: {count_of(self._dropped_count, 'step')} in which something was compiled"
-
-    def _slowdown(self) -> float | None:
-        """Median time of a recorded step divided by the median time of a later step; None with too few steps."""
-        recorded, later = self._recorded_seconds, self._later_seconds
-        return statistics.median(recorded) / statistics.median(later) if recorded and len(later) > 1 else None
 
     @property
     def recording(self) -> Recording:

@@ -200,7 +200,7 @@ def _load(request: Request) -> LoadedSubject:
             subject = load_subject(Path(request.subject_directory))
         else:
             subject = load_target(
-                request.target or "",
+                request.target,
                 inputs=request.inputs,
                 device=request.device,
                 dtype=request.dtype,

@@ -20,9 +20,9 @@ from layoutdoctor.diagnosis import Layout
 from layoutdoctor.errors import LayoutDoctorError, SubjectError, first_line
 from layoutdoctor.measure.equivalence import Part, Reference, named, reference_tensor, why_random
 from layoutdoctor.measure.memory import out_of_memory, release_memory
-from layoutdoctor.subjects.copies import copy_model, device_of_model, input_tensors
+from layoutdoctor.subjects.copies import copy_model, input_tensors
 from layoutdoctor.subjects.step import FIRST_CALL_SEED, Step
-from layoutdoctor.subjects.subject import owned_module, set_mode
+from layoutdoctor.subjects.subject import device_of, owned_module, set_mode
 from layoutdoctor.words import joined, listing
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def running_eagerly(subject: LoadedSubject) -> Iterator[None]:
         devices = sorted({str(tensor.device) for tensor in all_tensors(subject)})
         if len(devices) > 1:
             cure = f"its weights and inputs are on {listing(devices)}: move all to one device"
-        if out_of_memory(error) is not None:
-            what, cure = str(out_of_memory(error)), "diagnose it on a machine with more memory, or with a smaller input"
+        if shortage := out_of_memory(error):
+            what, cure = shortage, "diagnose it on a machine with more memory, or with a smaller input"
         if isinstance(error, SystemExit):
             cure = "remove sys.exit() from the model's forward"
         raise SubjectError(
@@ -181,9 +181,9 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
     made = [part.dtype for part in eager.values() if part.dtype.is_floating_point]  # autocast makes half precision
     smallest = min((dtype.itemsize for dtype in (*given, *made)), default=8)
     tf32, dtype = may_use_tf32(device), _exact_dtype(device, smallest)
-    name, exact, problem = str(dtype).removeprefix("torch."), None, None
+    name, exact, problem = str(dtype).removeprefix("torch."), None, ""
     notes: tuple[str, ...] = ()
-    if random is None and (tf32 or smallest < dtype.itemsize):
+    if not random and (tf32 or smallest < dtype.itemsize):
         try:
             exact = _run_exactly(subject, mode, dtype)
             if {key: one.shape for key, one in exact.items()} != {key: one.shape for key, one in eager.items()}:
@@ -191,7 +191,7 @@ def compute_reference(subject: LoadedSubject, mode: Mode, first: FirstRun) -> Re
         except (Exception, SystemExit) as error:  # a model may raise anything with another dtype
             shortage = out_of_memory(error)
             problem = shortage or first_line(error)
-            if shortage is not None:
+            if shortage:
                 notes = (f"the outputs were compared with eager's, not with {name}'s: {shortage}",)
     has_yardstick = exact is not None
     if exact is None:  # also for a random model: another dtype would draw other numbers
@@ -229,9 +229,7 @@ def _run_exactly(subject: LoadedSubject, mode: Mode, dtype: torch.dtype) -> dict
         return leaf.detach().to(dtype).requires_grad_(leaf.requires_grad)
 
     fresh = _fresh(subject)
-    module = owned_module(fresh)
-    if module is not None:
-        module.to(dtype)
+    owned_module(fresh).to(dtype)
     args, kwargs = pytree.tree_map(converted, (subject.args, subject.kwargs))
     if may_use_tf32(_device_of(subject)):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
@@ -255,14 +253,13 @@ def _without_autocast() -> Iterator[None]:
 
 
 def _device_of(subject: LoadedSubject) -> torch.device:
-    return torch.device(device_of_model(owned_module(subject), subject.args, subject.kwargs))
+    return torch.device(device_of(subject))
 
 
 def all_tensors(subject: LoadedSubject) -> list[torch.Tensor]:
     """Returns the model's parameters and buffers, and the input tensors."""
     module = owned_module(subject)
-    weights = [*module.parameters(), *module.buffers()] if module is not None else []
-    return [*weights, *input_tensors(subject.args, subject.kwargs)]
+    return [*module.parameters(), *module.buffers(), *input_tensors(subject.args, subject.kwargs)]
 
 
 def _fresh(subject: LoadedSubject) -> LoadedSubject:

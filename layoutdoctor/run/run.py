@@ -107,8 +107,7 @@ class Eager:
             ran = self.host.process.answer(Ran)
         except LostError as lost:
             raise SubjectError(f"cannot run {self.head.subject.name} in eager mode: {lost}") from lost
-        self.may_convolve, self.room = ran.may_convolve, 0 if ran.room is None else ran.room + 1
-        self.input_uses = ran.input_uses
+        self.may_convolve, self.room, self.input_uses = ran.may_convolve, ran.room, ran.input_uses
         self._note(ran.notes)
 
     def wait(self) -> None:
@@ -122,16 +121,12 @@ class Eager:
             self.reference = None
             self._note((f"outputs were not compared: computing the reference failed: {lost}",))
         finally:
-            self.end()
+            self.host.end()
 
     def _note(self, notes: Sequence[str]) -> None:
         subject = self.head.subject
         notes = tuple(dict.fromkeys((*subject.notes, *notes)))
         self.head = msgspec.structs.replace(self.head, subject=msgspec.structs.replace(subject, notes=notes))
-
-    def end(self) -> None:
-        """Ends the process."""
-        self.host.end()
 
 
 class Run:
@@ -372,11 +367,12 @@ class Run:
     # ------------------------------------------------------------------------------------------ results
     def recordings(self) -> tuple[Recording, ...]:
         """Returns the present recordings of all configurations."""
-        onednn = next((worker.onednn for worker in self.workers if worker.onednn != (None, None)), (None, None))
+        logs = (one.log for worker in self.workers for one in worker.iterations if one.log is not None)
+        onednn = next((log for log in logs if log.version or log.isa), None)
         environment = msgspec.structs.replace(
             self._eager.head.environment,
-            onednn=onednn[0],
-            onednn_isa=onednn[1],
+            onednn=onednn and onednn.version,
+            onednn_isa=onednn and onednn.isa,
             copy_bandwidth_bytes_per_second=self._bandwidth,
         )
         head = msgspec.structs.replace(

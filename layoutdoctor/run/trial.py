@@ -131,8 +131,7 @@ class TrialWork:
         seconds, first_count = None, 0
         if self._is_compiled:
             self.stage = "compile"
-            problem = missing_cpp_compiler() if step.device == "cpu" else None
-            if problem is not None:
+            if step.device == "cpu" and (problem := missing_cpp_compiler()):
                 raise LayoutDoctorError(problem)
             step.run = compile_as(step.run, self._configuration, self._package)
             with self._captured():
@@ -153,7 +152,7 @@ class TrialWork:
             graph_break_reasons=capture.graph_break_reasons,
             recompile_reasons=capture.recompile_reasons,
             notes=step.notes,
-            lacks=_lacks(capture),
+            lacks=capture.lacks,
             ran_as_eager=self._is_compiled and capture.lowered_count == 0,
             traced=capture.traced if self._configuration.name == BASELINE else None,
         )
@@ -297,10 +296,10 @@ class TrialWork:
                     found = with_names_of_packages(found, self._capture.graphs)
             except Exception as error:  # the configuration still has its times and outputs
                 reason = f"the kernel list was not recorded: {first_line(error)}"
-                return Profiled(lack=Lack(part="kernels", reason=reason))
+                return Profiled(lacks=(Lack(part="kernels", reason=reason),))
             finally:
                 step.release()
-        return Profiled(iteration=msgspec.structs.replace(found, call_seconds=call_seconds))
+        return Profiled(iterations=(msgspec.structs.replace(found, call_seconds=call_seconds),))
 
     def measure_memory(self) -> MeasuredMemory:
         """Measures the peak memory of one iteration; a failure gives None."""
@@ -319,14 +318,15 @@ def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
     target = lowering.target
     step.run = torch.compile(step.run, backend=lowering, dynamic=trial.configuration.compile_arguments.get("dynamic"))
     # The lowering comes first, so that the capture's hooks wrap the lowering's functions.
-    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture(step.module) as capture:
+    with compile_settings({"freezing": False}), lowering.in_effect(), CompileCapture() as capture:
+        capture.model = step.module
         (step if lowering.needs_values else step.run_without_values)()
     trial = msgspec.structs.replace(
         trial,
         graph_break_reasons=capture.graph_break_reasons,
         graphs=capture.graphs,
         notes=(*trial.notes, *lowering.notes),
-        lacks=_lacks(capture),
+        lacks=capture.lacks,
     )
     if lowering.failures:
         first, *others = lowering.failures
@@ -342,10 +342,6 @@ def _lower(trial: Observed, step: Step, lowering: TargetLowering) -> Observed:
     else:
         return trial
     return msgspec.structs.replace(trial, status="failed", failure=failure)
-
-
-def _lacks(capture: CompileCapture) -> tuple[Lack, ...]:
-    return tuple(Lack(part="graphs", reason=f"not recorded: {failure}") for failure in capture.failures)
 
 
 def failure_of(error: BaseException, stage: str) -> Failure:
@@ -372,8 +368,7 @@ def in_words(error: BaseException) -> str:
 
     An explanation by dynamo or a C++ compiler, and advice for a known cause, follow the first line of the error's text.
     """
-    shortage = out_of_memory(error)
-    if shortage is not None:
+    if shortage := out_of_memory(error):
         return f"{shortage}; diagnose it on a machine with more memory, or with a smaller input"
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     words = first_line(error)
@@ -413,9 +408,8 @@ def code_key(step: Step, trial: Observed) -> str | None:
 def _gradient_layouts(step: Step) -> tuple[GradientLayout, ...]:
     """Finds each parameter whose gradient has other strides than the parameter."""
     gradients = step.results().gradients
-    named = step.module.named_parameters() if step.module is not None else ()
     found: list[GradientLayout] = []
-    for name, parameter in named:
+    for name, parameter in step.module.named_parameters():
         gradient = gradients.get(name)
         if gradient is None or gradient.layout != torch.strided or gradient.stride() == parameter.stride():
             continue
@@ -436,12 +430,8 @@ def _eager_graph(step: Step) -> Graph:
 
     step.run = keeping
     try:
-        return record_eager_iteration(step.ready(), step.module, lambda: (kept, _gradients(step)))
+        gradients = (parameter.grad for parameter in step.module.parameters())
+        return record_eager_iteration(step.ready(), step.module, lambda: (kept, list(gradients)))
     finally:
         step.run = run
         step.release()
-
-
-def _gradients(step: Step) -> list[Any]:
-    parameters = step.module.parameters() if step.module is not None else ()
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -127,20 +127,20 @@ def showing(progress: Callable[[Progress], None] | None) -> Iterator[Callable[[P
     Otherwise the function writes one line in a notebook or on a terminal, which is removed after the block. Without
     both, the function does nothing.
     """
-    write = None if progress is not None else _in_a_notebook() or _on_a_terminal()
-    if write is None:
-        yield progress or (lambda step: None)
+    if progress is not None:
+        yield progress
         return
+    write = _in_a_notebook() or _on_a_terminal()
     try:
         yield lambda step: write(f"layoutdoctor: [{step.done}/{step.total}] {step.stage}"[:_LONGEST_LINE])
     finally:
         write("")
 
 
-def _on_a_terminal() -> Callable[[str], None] | None:
+def _on_a_terminal() -> Callable[[str], None]:
     stream = sys.stderr
     if stream is None or not stream.isatty():
-        return None
+        return lambda line: None
 
     def write(line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # the diagnosis goes on if the terminal was closed

@@ -22,14 +22,13 @@ from layoutdoctor.diagnosis.compile_arguments import is_constant
 from layoutdoctor.diagnosis.compile_options import may_be_set
 from layoutdoctor.diagnosis.gpus import find_gpu
 from layoutdoctor.errors import UsageError
-from layoutdoctor.measure.environment import measure_copy_bandwidth, observed_environment, room_beside
+from layoutdoctor.measure.environment import measure_copy_bandwidth, observed_environment, processes_that_fit
 from layoutdoctor.measure.timing import kind_of
 from layoutdoctor.run.forking import may_fork, serve_forks
 from layoutdoctor.run.operations import Operations
 from layoutdoctor.run.rehearsal import all_tensors, compute_reference, run_first, run_without_values
 from layoutdoctor.run.trial import TrialWork
-from layoutdoctor.subjects.copies import device_of_model
-from layoutdoctor.subjects.subject import call_of, describe_subject, owned_module, with_something_to_train
+from layoutdoctor.subjects.subject import call_of, describe_subject, device_of, owned_module, with_something_to_train
 from layoutdoctor.workers.messages import (
     Bandwidth,
     Check,
@@ -67,20 +66,18 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
             argument.
     """
     target = None if request.lower_for is None else find_gpu(request.lower_for)
-    given = request.compile_arguments
+    given, notes = request.compile_arguments, list(subject.notes)
     if given is None:
         given, left_out = _constants_of(subject.compile_arguments)
         why = "which is left out: it does more than choose how code is generated"
-        notes = tuple(f"the model was compiled with option {name}, {why}" for name in left_out)
-        subject = replace(subject, notes=(*subject.notes, *notes))
+        notes += [f"the model was compiled with option {name}, {why}" for name in left_out]
     else:
         have_torch_check(given)
-    subject = replace(subject, notes=(*subject.notes, *notes_on_torch(with_target=target is not None)))
-    subject = as_trained(subject, request)
+    notes += notes_on_torch(with_target=target is not None)
+    subject = as_trained(replace(subject, notes=tuple(notes)), request)
     described = describe_subject(subject, request.mode)
     module = owned_module(subject)
-    tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-    device = device_of_model(module, subject.args, subject.kwargs)
+    device = device_of(subject)
     environment = observed_environment(device, triton=triton_version(), command=request.command)
     if target is None:
         described = msgspec.structs.replace(described, notes=(*described.notes, *_notes_on_machine(device)))
@@ -91,7 +88,7 @@ def describe_loaded(subject: LoadedSubject, request: Request) -> tuple[Loaded, L
     loaded = Loaded(
         subject=described,
         environment=environment,
-        parameter_ranks=tuple(sorted({tensor.dim() for tensor in tensors})),
+        parameter_ranks=tuple(sorted({tensor.dim() for tensor in (*module.parameters(), *module.buffers())})),
         call=call_of(subject),
         compile_arguments=given,
         files=_loaded_files(),
@@ -122,8 +119,7 @@ def leave_gpus_alone(subject: LoadedSubject) -> None:
     Source:
         ``torch/_dynamo/convert_frame.py``: ``torch.cuda.get_rng_state`` wherever there is a GPU; torch 2.7 to 2.14.
     """
-    device = device_of_model(owned_module(subject), subject.args, subject.kwargs)
-    if kind_of(device) != "cuda" and not torch.cuda.is_initialized():
+    if kind_of(device_of(subject)) != "cuda" and not torch.cuda.is_initialized():
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
 
 
@@ -217,12 +213,11 @@ def run_in_eager_mode(subject: LoadedSubject, request: Request, path: str, chann
         channel.send(Ran(notes=first.notes, input_uses=operations.uses))
         return
     first = run_first(subject, mode, operations.watching)
-    device = device_of_model(owned_module(subject), subject.args, subject.kwargs)
     seen = Ran(
         notes=first.notes,
         may_convolve=operations.may_convolve,
         input_uses=operations.uses,
-        room=room_beside(device),
+        room=processes_that_fit(device_of(subject)),
     )
     channel.send(seen)
     reference = compute_reference(subject, mode, first)

@@ -146,9 +146,7 @@ def input_tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torc
     return [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
 
-def device_of_model(
-    module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model"
-) -> str:
+def device_of_model(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "the model") -> str:
     """
     Returns the GPU of the model and its inputs, such as ``cuda:1``.
 
@@ -157,8 +155,7 @@ def device_of_model(
     Raises:
         SubjectError: Tensors are on several GPUs.
     """
-    found = [*module.named_parameters(), *module.named_buffers()] if module is not None else []
-    named = [(repr(key), tensor) for key, tensor in found]
+    named = [(repr(key), tensor) for key, tensor in (*module.named_parameters(), *module.named_buffers())]
     named += [("an input", tensor) for tensor in input_tensors(args, kwargs)]
     gpus: dict[str, str] = {}
     for what, tensor in named:

@@ -133,6 +133,13 @@ def _copied_bytes(layouts: Iterable[Layout | None]) -> Bytes:
     return _COPIED_BYTES * sum(math.prod(size if isinstance(size, int) else 0 for size in shape) for shape in shapes)
 
 
+def _with_first_inputs(seen: Seen) -> Iterator[tuple[FxNode, FxNode]]:
+    """Yields the nodes of all graphs that read other nodes, each with the first node that it reads."""
+    for graph in seen.graphs:
+        nodes = {node.name: node for node in graph.nodes}
+        yield from ((node, nodes[node.inputs[0]]) for node in graph.nodes if node.inputs and node.inputs[0] in nodes)
+
+
 # ------------------------------------------------------- a Conv3d with kernel depth 1 becomes a Conv2d on every frame
 def _runs_as(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
     """Whether a module computes what its class of torch computes: no subclass or instance replaces its forward."""
@@ -247,16 +254,11 @@ _NORMS = {nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 _CAST_BY_AUTOCAST = (*_CONVOLUTIONS, nn.Linear)
 
 
-def _casts_of_weights(seen: Seen) -> Iterator[FxNode]:
-    """Yields every cast of a float32 weight to bfloat16 or float16."""
-    for graph in seen.graphs:
-        weights = {node.name: node for node in graph.nodes if node.op == "placeholder" and node.tensor == "weight"}
-        for node in graph.nodes:
-            source = weights.get(node.inputs[0]) if node.inputs else None
-            if source is None or source.dtype != "float32" or base_name(node.target) not in _CASTS or node.backward:
-                continue
-            if node.dtype in ("bfloat16", "float16"):
-                yield node
+def _is_cast_of_weight(node: FxNode, source: FxNode) -> bool:
+    """Whether a node casts a float32 weight to bfloat16 or float16."""
+    if source.op != "placeholder" or source.tensor != "weight" or source.dtype != "float32" or node.backward:
+        return False
+    return base_name(node.target) in _CASTS and node.dtype in ("bfloat16", "float16")
 
 
 def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
@@ -264,13 +266,14 @@ def _propose_autocast_dtype(seen: Seen) -> Proposal | None:
     if seen.mode == "training":
         return None
     modules = dict(seen.module.named_modules())
-    found = [cast for cast in _casts_of_weights(seen) if type(modules.get(cast.module or "")) in _CAST_BY_AUTOCAST]
+    casts = (node for node, source in _with_first_inputs(seen) if _is_cast_of_weight(node, source))
+    found = [cast for cast in casts if type(modules.get(cast.module or "")) in _CAST_BY_AUTOCAST]
     if not found:
         return None
     dtype = Counter(cast.dtype for cast in found).most_common(1)[0][0]
-    casts = [cast for cast in found if cast.dtype == dtype]
-    names = dict.fromkeys(cast.module or "" for cast in casts)
-    return AUTOCAST_DTYPE.proposal(names, _copied_bytes(cast.layout for cast in casts), dtype=dtype)
+    found = [cast for cast in found if cast.dtype == dtype]
+    names = dict.fromkeys(cast.module or "" for cast in found)
+    return AUTOCAST_DTYPE.proposal(names, _copied_bytes(cast.layout for cast in found), dtype=dtype)
 
 
 AUTOCAST_DTYPE = KnownCure(
@@ -405,27 +408,22 @@ model.forward = call  # or {edit}"""
 _COPIES = frozenset({"clone", "contiguous", "_to_copy"})
 
 
-def _calls_of_contiguous(seen: Seen) -> Iterator[FxNode]:
-    """Yields every call of ``contiguous`` in the model's code that converts a channels-last tensor."""
-    for graph in seen.graphs:
-        nodes = {node.name: node for node in graph.nodes}
-        for node in graph.nodes:
-            source = nodes.get(node.inputs[0]) if node.inputs else None
-            if source is None or base_name(node.target) not in _COPIES or not _is_a_call(node):
-                continue
-            if is_only_channels_last(source.layout) and not is_only_channels_last(node.layout):
-                yield node
-
-
-def _is_a_call(node: FxNode) -> bool:
-    if node.backward or not node.is_called_directly:
+def _is_call_of_contiguous(node: FxNode) -> bool:
+    """Whether a node is a call of ``contiguous`` in the model's code."""
+    if base_name(node.target) not in _COPIES or node.backward or not node.is_called_directly:
         return False
     code = node.location.code if node.location is not None else None
     return node.called == "contiguous" or (node.called is None and ".contiguous()" in (code or ""))
 
 
 def _propose_without_contiguous(seen: Seen) -> Proposal | None:
-    found = list(_calls_of_contiguous(seen))
+    found = [
+        node
+        for node, source in _with_first_inputs(seen)
+        if is_only_channels_last(source.layout)
+        and not is_only_channels_last(node.layout)
+        and _is_call_of_contiguous(node)
+    ]
     if not found:
         return None
     lines = _lines_of(found)

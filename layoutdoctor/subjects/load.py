@@ -114,8 +114,7 @@ def _available_device(name: str | None) -> torch.device | None:
         raise UsageError(f"cannot use --device {name!r}: expected cpu, cuda or cuda:0") from error
     if device.type == "meta":
         raise UsageError("cannot use --device 'meta': it holds no data and runs nothing; expected cpu, cuda or cuda:0")
-    problem = why_no_gpu(device) if device.type == "cuda" else None
-    if problem is not None:
+    if device.type == "cuda" and (problem := why_no_gpu(device)):
         raise UsageError(f"cannot use --device {name!r}: {problem}")
     return device
 
@@ -131,9 +130,7 @@ def _moved(subject: LoadedSubject, device: torch.device | None, dtype: torch.dty
         return with_dynamo_marks(moved.requires_grad_(leaf.requires_grad), leaf)
 
     try:
-        module = owned_module(subject)
-        if module is not None:
-            module.to(device=device, dtype=dtype)
+        owned_module(subject).to(device=device, dtype=dtype)
         args, kwargs = pytree.tree_map(move, (subject.args, subject.kwargs))
     except Exception as error:  # each backend has its own exceptions for a missing device
         shortage = out_of_memory(error)

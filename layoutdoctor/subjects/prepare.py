@@ -46,7 +46,7 @@ def prepare(subject: LoadedSubject, configuration: Configuration, mode: Mode) ->
     """
     module = owned_module(subject)
     notes = [*set_mode(module, mode)]
-    if module is not None:
+    if outermost_modules(subject.model):
         converted = apply_model_format(module, configuration.model_format)
         if configuration.model_format == "channels_last" and not converted:
             notes.append(_why_nothing_changed(module))
@@ -151,7 +151,7 @@ class Packaged:
         ``aoti_compile_and_package`` and ``aoti_load_package``, torch/_inductor/__init__.py; torch 2.13.
     """
 
-    def __init__(self, run: Callable[..., Any], options: Mapping[str, Any], package: Path | None = None) -> None:
+    def __init__(self, run: Callable[..., Any], options: Mapping[str, Any], package: Path | None) -> None:
         if not isinstance(run, nn.Module):
             raise SubjectError(
                 f"cannot export {callable_name(run)}: AOTInductor compiles a module, got a function; give the module, "
@@ -210,7 +210,7 @@ def options_beside_code(configuration: Configuration) -> Hashable:
 def formats_in_effect(step: Step) -> Hashable:
     """Returns strides of weights, buffers and inputs; trials with equal code are different if these strides differ."""
     module = step.module
-    weights = [*module.parameters(), *module.buffers()] if module is not None else []
+    weights = [*module.parameters(), *module.buffers()]
     inputs = input_tensors(step.args, step.kwargs)
     return tuple(map(_strides, weights)), tuple(map(_strides, inputs))
 

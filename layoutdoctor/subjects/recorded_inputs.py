@@ -67,13 +67,13 @@ class RecordedInputs:
         try:
             tensors = input_tensors(args, kwargs)
             device = tensors[0].device.type if tensors else "cpu"
-            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            is_autocast = torch.is_autocast_enabled(device)
+            autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if is_autocast else None
             with torch.inference_mode(mode=False):  # autograd could not use a tensor made in inference mode
                 args, kwargs = copy_inputs(args, kwargs)
         except Exception as error:  # a tensor subclass may raise anything
             why = f"they cannot be copied: {first_line(error)}"
             raise SubjectError(f"cannot record the inputs of {name}: {why}") from error
-        autocast = None if dtype is None else str(dtype).removeprefix("torch.")
         return cls(args, kwargs, number, number, autocast, device)
 
 

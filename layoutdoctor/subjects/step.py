@@ -44,14 +44,14 @@ class Step:
     casts the weights again.
 
     Attributes:
-        module: The module that owns the parameters; None for a function without parameters.
+        module: The module that owns the parameters; without any for a function that uses no module.
         notes: Facts for the report about the preparation.
         first_seed: Seed of the first call's random numbers; later calls do not seed.
         switches: Values of library switches, set during an iteration and restored after it.
     """
 
     run: Callable[..., Any]
-    module: nn.Module | None
+    module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mode: Mode
@@ -60,11 +60,12 @@ class Step:
     notes: tuple[str, ...] = ()
     _changes_inputs: bool = field(default=False, init=False)
     _parameters: list[torch.nn.Parameter] = field(init=False)
-    _weights: list[torch.Tensor | None] | None = field(default=None, init=False)
+    _weights: list[torch.Tensor | None] = field(default_factory=list, init=False)
+    _weights_are_empty: bool = field(default=False, init=False)
     _first: StepResults | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._parameters = [] if self.module is None else [*self.module.parameters()]
+        self._parameters = [*self.module.parameters()]
 
     def __call__(self) -> None:
         """Runs one iteration."""
@@ -88,7 +89,8 @@ class Step:
 
     def run_without_values(self) -> None:
         """Runs one iteration without copying inputs; in training, backward starts from uninitialized gradients."""
-        self._iterate(self.args, self.kwargs, _any_weight)
+        self._weights_are_empty = True
+        self._iterate(self.args, self.kwargs)
         self.release()
 
     def ready(self) -> Callable[[], None]:
@@ -156,31 +158,22 @@ class Step:
         cloned = [clone_tensor(output.detach()) for output in outputs]
         return StepResults(cloned, self._take_gradients(tensors), tuple(layout_of_tensor(output) for output in outputs))
 
-    def _iterate(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        weight_of: Callable[[torch.Tensor, int], torch.Tensor | None] | None = None,
-    ) -> list[torch.Tensor]:
+    def _iterate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         with switched(self.switches) if self.switches else contextlib.nullcontext():
             try:
                 if self.mode == "training":
-                    return self._train(args, kwargs, weight_of or _loss_weight)
+                    return self._train(args, kwargs)
                 with torch.no_grad():
                     return self._forward(args, kwargs)
             finally:
                 torch.clear_autocast_cache()
 
-    def _train(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        weight_of: Callable[[torch.Tensor, int], torch.Tensor | None],
-    ) -> list[torch.Tensor]:
+    def _train(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         with torch.enable_grad():
             outputs = self._forward(args, kwargs)
-            if self._weights is None:
-                self._weights = [weight_of(output, index) for index, output in enumerate(outputs)]
+            if not self._weights:
+                is_empty = self._weights_are_empty
+                self._weights = [_loss_weight(one, index, is_empty=is_empty) for index, one in enumerate(outputs)]
             pairs = [(o, w) for o, w in zip(outputs, self._weights, strict=True) if w is not None]
             if not pairs:
                 raise SubjectError(
@@ -214,10 +207,9 @@ class Step:
         """Copies and frees the gradients: the next replay of a CUDA graph overwrites the originals."""
         if self.mode != "training":
             return {}
-        named = [*self.module.named_parameters()] if self.module is not None else []
         inputs = [(f"input {index}", tensor) for index, tensor in enumerate(tensors)]
         taken = {}
-        for name, tensor in (*named, *inputs):
+        for name, tensor in (*self.module.named_parameters(), *inputs):
             if tensor.grad is not None:
                 taken[name] = clone_tensor(tensor.grad.detach())
                 tensor.grad = None
@@ -225,10 +217,9 @@ class Step:
 
 
 @contextlib.contextmanager
-def _restored(module: nn.Module | None) -> Iterator[None]:
+def _restored(module: nn.Module) -> Iterator[None]:
     """Restores a module's parameters and buffers, and their values, after a block."""
-    parts = [*module.modules()] if module is not None else []
-    tables = [table for part in parts for table in (part._parameters, part._buffers)]
+    tables = [table for part in module.modules() for table in (part._parameters, part._buffers)]
     held = [dict(table) for table in tables]
     values = [(tensor, tensor.detach().clone()) for one in held for tensor in one.values() if tensor is not None]
     try:
@@ -257,26 +248,22 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
     return found
 
 
-def _any_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
-    del index
-    return torch.empty_like(output, requires_grad=False) if _can_be_trained(output) else None
-
-
-def _can_be_trained(output: torch.Tensor) -> bool:
-    return output.requires_grad and output.layout == torch.strided
-
-
-def _loss_weight(output: torch.Tensor, index: int) -> torch.Tensor | None:
+def _loss_weight(output: torch.Tensor, index: int, *, is_empty: bool) -> torch.Tensor | None:
     """
     Makes the loss's gradient for one output; None if the output takes no gradient.
 
     The gradient depends only on the output's index and shape, so it is the same in every configuration. Its values are
     multiples of 1/8 from -2 to 2 without 0. Floating-point types of 16 bits and more hold them exactly, so the
     float64 reference starts from the same values. A scalar output counts as the loss itself: its gradient is 1.
+
+    Args:
+        is_empty: Whether the gradient gets no values, because nothing is computed.
     """
-    if not _can_be_trained(output):
+    if not output.requires_grad or output.layout != torch.strided:
         return None
     weight = torch.empty_like(output, requires_grad=False)  # with the output's strides
+    if is_empty:
+        return weight
     if output.dim() == 0:
         return weight.fill_(1)
     generator = torch.Generator().manual_seed(1000 + index)

@@ -172,11 +172,12 @@ def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
     Raises:
         SubjectError: A parameter or input holds no data, all input tensors are empty, or tensors are on several GPUs.
     """
-    for part in outermost_modules(subject.model):
+    parts = outermost_modules(subject.model)
+    for part in parts:
         check_has_data(part)
     module = owned_module(subject)
-    device = device_of_model(module, subject.args, subject.kwargs, subject.name)
-    parameters = list(module.parameters()) if module is not None else []
+    device = device_of(subject)
+    parameters = list(module.parameters())
     tensors = input_tensors(subject.args, subject.kwargs)
     if tensors and not any(tensor.numel() for tensor in tensors):
         shapes = listing(shape_words(tensor.shape) for tensor in tensors)
@@ -189,15 +190,14 @@ def describe_subject(subject: LoadedSubject, mode: Mode) -> Subject:
             f"cannot run {subject.name}: an example input is on the meta device, which holds no data; "
             "make it on cpu or cuda, or give --input"
         )
-    is_module = isinstance(subject.model, nn.Module)
     return Subject(
         name=subject.name,
         mode=mode,
         device=kind_of(device),
         inputs=_describe_inputs(subject),
-        model=type(subject.model).__name__ if is_module else None,
-        parameter_count=sum(parameter.numel() for parameter in parameters) if module is not None else None,
-        convolution_module_count=convolution_module_count(module) if module is not None else None,
+        model=type(subject.model).__name__ if isinstance(subject.model, nn.Module) else None,
+        parameter_count=sum(parameter.numel() for parameter in parameters) if parts else None,
+        convolution_module_count=convolution_module_count(module) if parts else None,
         parameter_formats=_count_formats(parameters),
         notes=(*subject.notes, *notes_on_gpu(device)),
     )
@@ -212,10 +212,8 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
 
     The returned subject has copies of these inputs. A subject that already has something to train is returned itself.
     """
-    module = owned_module(subject)
     tensors = input_tensors(subject.args, subject.kwargs)
-    parameters = list(module.parameters()) if module is not None else []
-    if any(tensor.requires_grad for tensor in [*parameters, *tensors]):
+    if any(tensor.requires_grad for tensor in [*owned_module(subject).parameters(), *tensors]):
         return subject
 
     def require(leaf: Any) -> Any:
@@ -226,19 +224,20 @@ def with_something_to_train(subject: LoadedSubject) -> LoadedSubject:
     return dataclasses.replace(subject, args=args, kwargs=kwargs, notes=(*subject.notes, INPUT_GRADIENTS_NOTE))
 
 
-def owned_module(subject: LoadedSubject) -> nn.Module | None:
-    """Returns the model if it is a module; for a function, an nn.ModuleList of the modules that it uses, or None."""
-    if isinstance(subject.model, nn.Module):
-        return subject.model
-    modules = outermost_modules(subject.model)
-    return nn.ModuleList(modules) if modules else None
+def owned_module(subject: LoadedSubject) -> nn.Module:
+    """Returns the model if it is a module; for a function, an nn.ModuleList of the modules that it uses, if any."""
+    return subject.model if isinstance(subject.model, nn.Module) else nn.ModuleList(outermost_modules(subject.model))
 
 
-def set_mode(module: nn.Module | None, mode: Mode) -> tuple[str, ...]:
+def device_of(subject: LoadedSubject) -> str:
+    """Returns the device of the model and its inputs; raises as ``device_of_model`` does."""
+    return device_of_model(owned_module(subject), subject.args, subject.kwargs, subject.name)
+
+
+def set_mode(module: nn.Module, mode: Mode) -> tuple[str, ...]:
     """Puts a module in train mode for ``training``, else in eval mode; returns a note if this fails."""
     try:
-        if module is not None:
-            module.train(mode == "training")
+        module.train(mode == "training")
     except NotImplementedError:
         return ("the model cannot change between train and eval mode: it runs in the mode of its export",)
     return ()

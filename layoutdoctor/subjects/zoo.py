@@ -56,9 +56,7 @@ _SMALL: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = MappingProxyTy
 )
 
 
-def load_from_zoo(
-    zoo: str, name: str, *, needs_input: bool, config: Sequence[str] = ()
-) -> tuple[Any, Any, tuple[str, ...]]:
+def load_from_zoo(zoo: str, name: str, *, needs_input: bool, config: Sequence[str]) -> tuple[Any, Any, tuple[str, ...]]:
     """
     Builds a model of a zoo with random weights; returns the model, an example input and notes.
 

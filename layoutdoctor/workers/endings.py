@@ -50,10 +50,9 @@ def last_seen(log: str, file: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     stack = next((number for number, line in enumerate(lines) if _STACK.match(line)), len(lines))
     now = next((number for number in range(stack, len(lines)) if lines[number].startswith("Current thread")), stack)
-    frames = (match for line in lines[now:] if (match := _FRAME.match(line)) is not None)
-    users = next((match for match in frames if match[1].rpartition("/")[2] == file), None)
-    if users is not None:
-        return f"; it was at {file}:{users[2]}, in {users[3]}"
+    for frame in (match for line in lines[now:] if (match := _FRAME.match(line))):
+        if frame[1].rpartition("/")[2] == file:
+            return f"; it was at {file}:{frame[2]}, in {frame[3]}"
     return f"; it printed last: {lines[stack - 1].strip()}" if stack else ""
 
 

@@ -147,7 +147,8 @@ class Process:
         except NoMessageError as error:
             raise self._failed(str(error), "crashed") from None
         except ClosedError:
-            raise self._lost() from None
+            code = self._returncode()
+            raise self._failed("the process ended" if code is None else how_it_ended(code), "crashed") from None
         if isinstance(message, kind):
             return message, descriptor
         if isinstance(message, Failed):
@@ -181,10 +182,6 @@ class Process:
             os.kill(self.pid, signal.SIGUSR2)
             time.sleep(_STACKS_SECONDS)
         return self._failed(f"the process took more than {self.limit_seconds or seconds:g} s", "timed_out")
-
-    def _lost(self) -> LostError:
-        code = self._returncode()
-        return self._failed("the process ended" if code is None else how_it_ended(code), "crashed")
 
     def _failed(self, how: str, status: TrialStatus) -> LostError:
         text = ""
@@ -293,7 +290,7 @@ class Launcher:
     def fork(self, order: Load) -> Process:
         """Forks a process that loads a subject; raises ``LostError``."""
         process = self._process.fork(order)
-        process.source = Path(order.request.target or "").name.partition(":")[0]
+        process.source = Path(order.request.target).name.partition(":")[0]
         process.limit_seconds = order.request.timeout_seconds
         return process
 
@@ -320,7 +317,6 @@ class Launcher:
                 "(sys.executable is empty)"
             )
         ours, theirs = channel_pair()
-        theirs.set_inheritable(True)
         words = [str(theirs.fileno()), str(self.directory)]
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:

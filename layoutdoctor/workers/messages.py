@@ -60,7 +60,7 @@ class Request(Message, frozen=True, kw_only=True):
     The model, the configurations and the options of a diagnosis.
 
     Attributes:
-        target: The target as on the command line; None if the model was given from Python.
+        target: The target as on the command line; empty if the model was given from Python.
         subject_directory: Folder with the saved model of the caller or of a script; None loads the target.
         inputs: Input specifications as on the command line; for a script, its arguments.
         threads: Number of threads inside one operation on a CPU; None for the number that the target sets.
@@ -77,7 +77,7 @@ class Request(Message, frozen=True, kw_only=True):
         timeout_seconds: Time limit for one configuration; None for no limit.
     """
 
-    target: str | None = None
+    target: str = ""
     subject_directory: str | None = None
     inputs: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
@@ -248,13 +248,14 @@ class Ran(Message, frozen=True, kw_only=True, tag=True):
     Attributes:
         may_convolve: Whether the model ran an operation to which layouts may matter, such as a convolution.
         input_uses: Use of each tensor of the example input; empty if not known.
-        room: Number of further processes like this one that fit into the GPU's memory; None on a CPU, or if not known.
+        room: Number of processes like this one, itself included, that fit into the GPU's memory at once; 0 on a CPU, or
+            if not known.
     """
 
     notes: tuple[str, ...] = ()
     may_convolve: bool = True
     input_uses: tuple[InputUse, ...] = ()
-    room: int | None = None
+    room: int = 0
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag=True):
@@ -316,8 +317,8 @@ class Turned(Message, frozen=True, kw_only=True, tag=True):
 class Profiled(Message, frozen=True, kw_only=True, tag=True):
     """An iteration under the profiler, or the reason why there is none."""
 
-    iteration: Iteration | None = None
-    lack: Lack | None = None
+    iterations: tuple[Iteration, ...] = ()
+    lacks: tuple[Lack, ...] = ()
 
 
 class MeasuredMemory(Message, frozen=True, kw_only=True, tag=True):
@@ -449,7 +450,7 @@ class Channel:
         return message, descriptor
 
 
-def channel_pair() -> tuple[Channel, socket.socket]:
-    """Makes a channel, and the socket of its other end for another process."""
+def channel_pair() -> tuple[Channel, Channel]:
+    """Makes a channel and its other end, which may be handed to another process."""
     ours, theirs = socket.socketpair()
-    return Channel(ours.detach()), theirs
+    return Channel(ours.detach()), Channel(theirs.detach())

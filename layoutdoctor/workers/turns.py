@@ -221,7 +221,7 @@ def take_rounds(
             first = turn // 2 % len(taking)
             order = [*taking[first:], *taking[:first]]
             for worker in order[::-1] if turn % 2 else order:
-                worker.turn(calls)
+                worker.turn()
             if baseline not in (taking := [worker for worker in taking if worker.start is not None]):
                 break
             disturbed = disturbed_rounds([one.rounds[max(offset - one.first_round, 0) :] for one in taking])
@@ -308,8 +308,8 @@ def medians_of(workers: Iterable[Worker], baseline: Worker, offset: int = 0) -> 
     counts = {one: len(one.rounds) - max(offset - one.first_round, 0) for one in found}
     longest = max(found, key=lambda one: (counts[one], found[one]))
     for one in found:
-        beside = _ratio(one, longest, offset) if counts[one] < counts[longest] else None
-        found[one] = found[one] if beside is None else found[longest] * beside
+        if counts[one] < counts[longest] and (beside := _ratio(one, longest, offset)):
+            found[one] = found[longest] * beside
     return {one.name: ratio for one, ratio in found.items()}
 
 
@@ -404,7 +404,7 @@ def take_starts(
                 new = max(min(at_once, FEWEST_STARTS - number), 1)
                 waiting = [begin_starts([baseline, *workers]) for _ in range(new)]
             rounds = time_starts(waiting.pop(0), baseline.calls, meter)
-            if rounds is None:
+            if not rounds:
                 continue
             for worker, start in zip((baseline, *workers), rounds, strict=True):
                 worker.starts.append(start)
@@ -445,15 +445,15 @@ def begin_starts(workers: Sequence[Worker]) -> list[Start]:
     return starts
 
 
-def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]] | None:
+def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[tuple[Seconds, ...]]:
     """
     Times starts in rounds, and ends them.
 
     Returns:
-        The times of the rounds of each start; None without starts, or if one of them failed.
+        The times of the rounds of each start; empty without starts, or if one of them failed.
     """
     if not starts:
-        return None
+        return []
     try:
         for start in starts:
             start.wait_until_warm()
@@ -474,7 +474,7 @@ def time_starts(starts: Sequence[Start], calls: int, meter: LoadMeter) -> list[t
                     left_again -= 1
         return [tuple(seconds) for seconds in times]
     except (LostError, LayoutDoctorError):  # for example, the subject cannot be loaded again
-        return None
+        return []
     finally:
         _end(starts)
 

@@ -158,12 +158,6 @@ class Worker:
         """Whether the worker has compiled and nothing has failed."""
         return self.is_ready and self.trial.status == "ok"
 
-    @property
-    def onednn(self) -> tuple[str | None, str | None]:
-        """Version and instruction set of oneDNN, from its log."""
-        logs = [iteration.log for iteration in self.iterations if iteration.log is not None]
-        return (logs[0].version, logs[0].isa) if logs else (None, None)
-
     # ------------------------------------------------------------------------------------------ compiling
     def begin(self) -> None:
         """Starts the process, unless the configuration is skipped."""
@@ -230,16 +224,13 @@ class Worker:
         if self.configuration.backend != same.configuration.backend:
             is_later = same.configuration.backend == "eager"
         kept, dropped = (same, self) if is_later else (self, same)
-        dropped._be_same_as(kept, why)
+        dropped.observe(status="same_as", same_as=kept.name, notes=(*dropped.trial.notes, why))
+        dropped.rounds = []
+        dropped.end()
         for one in others:
             if one.trial.same_as == dropped.name:  # a worker that did not compile gets the graphs of its equal
                 one.observe(same_as=kept.name, graphs=one.trial.graphs or dropped.trial.graphs)
         return is_later
-
-    def _be_same_as(self, other: Worker, why: str) -> None:
-        self.observe(status="same_as", same_as=other.name, notes=(*self.trial.notes, why))
-        self.rounds = []
-        self.end()
 
     # ------------------------------------------------------------------------------------------ running
     def open(self, reference: str | None) -> None:
@@ -270,11 +261,11 @@ class Worker:
             return Start(self._forked())
         return Start(self._host.begin(self.configuration, is_again=True))
 
-    def turn(self, calls: int) -> None:
+    def turn(self) -> None:
         """Times one more round, unless the worker has failed."""
         with self.losing():
             if self.start is not None:
-                self.rounds.append(self.start.turn(calls))
+                self.rounds.append(self.start.turn(self.calls))
 
     def profile(self) -> bool:
         """Records the kernels of one more iteration; returns False if this fails. Other results are kept anyway."""
@@ -290,15 +281,12 @@ class Worker:
             self.start_is_lost = True
             return False
         self.was_profiled = True
-        if seen.iteration is None:
-            self._note(seen.lack)
-            return False
-        self.iterations = (*self.iterations, seen.iteration)
-        return True
+        self._note(*seen.lacks)
+        self.iterations += seen.iterations
+        return bool(seen.iterations)
 
-    def _note(self, lack: Lack | None) -> None:
-        if lack is not None and lack not in self.trial.lacks:
-            self.observe(lacks=(*self.trial.lacks, lack))
+    def _note(self, *lacks: Lack) -> None:
+        self.observe(lacks=(*self.trial.lacks, *(lack for lack in lacks if lack not in self.trial.lacks)))
 
     def measure_memory(self) -> None:
         """Measures the peak memory of an iteration, if the process still answers."""

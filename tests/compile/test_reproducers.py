@@ -87,7 +87,7 @@ def test_the_reproducer_counts_what_was_recorded(case: Case, tmp_path: Path) -> 
     diagnosis = diagnosed(case)
     reproducer = build_reproducer(diagnosis)
 
-    assert reproducer.reason is None
+    assert reproducer.is_runnable
     assert case.finding in {finding.code for finding in diagnosis.findings}
     script = tmp_path / "reproducer.py"
     script.write_text(reproducer.script, encoding="utf-8")

@@ -45,38 +45,36 @@ def walked(draw: st.DrawFn) -> Case:
         change = draw(st.sampled_from(("keep", "keep", "keep", "keep", "expand", "slice", "flip")))
         seen[dimension] *= {"keep": 1, "expand": 0, "slice": 2, "flip": -1}[change]
     loops = [
-        Loop(shape[d], stride[d], seen[d]) for d in sorted(range(len(shape)), key=lambda d: -stride[d]) if shape[d] > 1
+        (shape[d], stride[d], seen[d]) for d in sorted(range(len(shape)), key=lambda d: -stride[d]) if shape[d] > 1
     ]
     # Cut within dimensions, then joined: a cut across the dimensions of a joined loop is left as not followed.
-    for change_loops in (*[_split] * draw(st.integers(0, 2)), *[_merged] * draw(st.integers(0, 3))):
+    for change_loops in (*[_cut] * draw(st.integers(0, 2)), *[_joined] * draw(st.integers(0, 3))):
         loops = change_loops(loops, draw(st.integers(0, 7)))
-    return Case(shape, stride, tuple(seen), draw(st.permutations(loops)))
+    return Case(shape, stride, tuple(seen), draw(st.permutations([Loop(*loop) for loop in loops])))
 
 
-def _split(loops: list[Loop], number: int) -> list[Loop]:
-    """One loop of an even count as two."""
-    even = [index for index, loop in enumerate(loops) if loop.count % 2 == 0 and loop.count > 2]
-    if not even:
-        return loops
-    index = even[number % len(even)]
-    loop = loops[index]
-    inner = Loop(2, loop.store_step, loop.load_step)
-    outer = Loop(loop.count // 2, 2 * loop.store_step, 2 * loop.load_step)
-    return [*loops[:index], outer, inner, *loops[index + 1 :]]
+def _cut(dims: list[Numbers], number: int) -> list[Numbers]:
+    """One dimension or loop ``(size, *steps)`` of size four as two."""
+    fours = [index for index, (size, *_) in enumerate(dims) if size == 4]
+    if not fours:
+        return dims
+    index = fours[number % len(fours)]
+    steps = dims[index][1:]
+    return [*dims[:index], (2, *(2 * step for step in steps)), (2, *steps), *dims[index + 1 :]]
 
 
-def _merged(loops: list[Loop], number: int) -> list[Loop]:
-    """Two neighbouring loops as one, where both memories are walked through without a jump."""
+def _joined(dims: list[Numbers], number: int) -> list[Numbers]:
+    """Two neighbours as one, where no memory is walked through with a jump."""
     pairs = [
         index
-        for index, (outer, inner) in enumerate(itertools.pairwise(loops))
-        if outer.store_step == inner.store_step * inner.count and outer.load_step == inner.load_step * inner.count
+        for index, ((_, *outer), (size, *inner)) in enumerate(itertools.pairwise(dims))
+        if outer == [size * step for step in inner]
     ]
     if not pairs:
-        return loops
+        return dims
     index = pairs[number % len(pairs)]
-    outer, inner = loops[index], loops[index + 1]
-    return [*loops[:index], Loop(outer.count * inner.count, inner.store_step, inner.load_step), *loops[index + 2 :]]
+    outer, (size, *inner) = dims[index], dims[index + 1]
+    return [*dims[:index], (outer[0] * size, *inner), *dims[index + 2 :]]
 
 
 def stored_by(loops: list[Loop], shape: Numbers, stride: Numbers) -> torch.Tensor:
@@ -146,24 +144,6 @@ def sources_and_views(draw: st.DrawFn) -> tuple[Numbers, Numbers, Numbers, Numbe
         dims.insert(draw(st.integers(0, len(dims))), (1, 0))
     target = tuple(size for size, _ in dims)
     return shape, stride, target, tuple(0 if size == 1 else step for size, step in dims)
-
-
-def _cut(dims: list[Numbers], number: int) -> list[Numbers]:
-    fours = [index for index, (size, _) in enumerate(dims) if size == 4]
-    if not fours:
-        return dims
-    index = fours[number % len(fours)]
-    _size, step = dims[index]
-    return [*dims[:index], (2, 2 * step), (2, step), *dims[index + 1 :]]
-
-
-def _joined(dims: list[Numbers], number: int) -> list[Numbers]:
-    pairs = [i for i, (outer, inner) in enumerate(itertools.pairwise(dims)) if outer[1] == inner[0] * inner[1]]
-    if not pairs:
-        return dims
-    index = pairs[number % len(pairs)]
-    outer, inner = dims[index], dims[index + 1]
-    return [*dims[:index], (outer[0] * inner[0], inner[1]), *dims[index + 2 :]]
 
 
 def _swapped(dims: list[Numbers], number: int) -> list[Numbers]:

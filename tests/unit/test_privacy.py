@@ -323,7 +323,7 @@ def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (known.home, known.working_directory) == (HOME, str(tmp_path))
     assert "pear-apple-17" in known.secrets
     assert "false-or-true" not in known.secrets
-    assert known_surroundings().user is None
+    assert known_surroundings().user == ""
 
 
 def test_a_field_that_is_added_tomorrow_is_scrubbed_too() -> None:

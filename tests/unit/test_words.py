@@ -37,7 +37,7 @@ def test_an_operator_and_a_line_have_short_names() -> None:
     assert words.line_words(cell) == words.line_words(cell, with_folders=True) == "notebook cell, line 15"
     assert words.line_words(file, with_folders=True) == "net/model.py:15"
     assert place_of(cell, "2") == "notebook cell, line 15  2"
-    assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", None)
+    assert (place_of(None, "2"), place_of(None, "features.2"), place_of(None, None)) == ("module 2", "features.2", "")
 
 
 def test_every_term_of_a_record_has_a_word() -> None:

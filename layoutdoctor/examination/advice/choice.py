@@ -272,14 +272,9 @@ def choose_baseline(configurations: Iterable[Configuration], measured: Collectio
     return next((configuration.name for configuration in configurations if configuration.name in measured), None)
 
 
-def outputs_of(trial: Observed) -> str | None:
-    """How a trial's outputs compare with the reference: ``equal``, ``different``, ``not_checked``; None if unknown."""
-    return None if trial.equivalence is None else trial.equivalence.status
-
-
 def eligible_names(trials: Iterable[Observed]) -> frozenset[str]:
     """Names of the trials that may be recommended: they ran, and their outputs are not known to differ."""
-    return frozenset(trial.name for trial in trials if trial.status == "ok" and outputs_of(trial) != "different")
+    return frozenset(trial.name for trial in trials if trial.status == "ok" and not trial.is_wrong)
 
 
 def demands(one: Configuration) -> tuple[bool, bool, int]:
@@ -334,15 +329,12 @@ def left_standing(trials: Sequence[Observed]) -> tuple[str, ...]:
     if comparison is None:
         return ()
     by_name = {trial.name: trial for trial in trials}
-    medians = _medians(comparison.baseline, comparison.ratios, eligible_names(trials))
+    medians = _medians(comparison.baseline, comparison.ratios, trials)
     started = {ratio.name for ratio in comparison.ratios if ratio.start_ratios} | {comparison.baseline}
     found: list[str] = []
-    for of in (trials, [trial for trial in trials if not trial.configuration.freezes]):
-        asked = {trial.name: medians[trial.name] for trial in of if trial.name in medians}
-        if not asked:
-            continue
+    for asked in filter(None, (medians, _unfrozen(by_name, medians))):
         best = _least_demanding(by_name, asked)
-        chosen = _chosen(of, comparison.baseline, comparison.ratios)
+        chosen = _chosen(by_name, asked, comparison.baseline, comparison.ratios)
         found += [best] if best not in started else []
         found += [name for name in asked if name not in started and _stands_above(by_name, asked, name, chosen)]
     return tuple(dict.fromkeys(found))
@@ -357,7 +349,7 @@ def undecided(trials: Iterable[Observed], comparison: Comparison) -> tuple[str, 
         fastest is certainly faster than the baseline and the other configuration is not.
     """
     by_name = {trial.name: trial for trial in trials}
-    medians = _medians(comparison.baseline, comparison.ratios, eligible_names(by_name.values()))
+    medians = _medians(comparison.baseline, comparison.ratios, by_name.values())
     if not medians:
         return ()
     certain = _certainly_faster(comparison.ratios)
@@ -372,24 +364,30 @@ def _certainly_faster(ratios: Sequence[Ratio]) -> set[str]:
     return {ratio.name for ratio in ratios if ratio.verdict == FASTER and (ratio.start_ratios or not was_started)}
 
 
-def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str | None) -> bool:
+def _stands_above(by_name: Mapping[str, Observed], medians: Mapping[str, float], name: str, chosen: str) -> bool:
     """Whether ``name`` is faster than ``chosen`` and demands no more, or is as fast and demands less."""
-    if chosen is None or name == chosen or chosen not in medians:
-        return False
     own, other = (demands(by_name[one].configuration) for one in (name, chosen))
     return own <= other and (medians[name], other) > (medians[chosen], own)
 
 
-def _medians(baseline: str, ratios: Iterable[Ratio], eligible: Collection[str]) -> dict[str, float]:
+def _medians(baseline: str, ratios: Iterable[Ratio], trials: Iterable[Observed]) -> dict[str, float]:
     """Ratio to the baseline of every configuration that may be recommended, including the baseline's own 1."""
+    eligible = eligible_names(trials)
     return {name: of for name, of in ((baseline, 1.0), *((one.name, one.median) for one in ratios)) if name in eligible}
+
+
+def _unfrozen(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> dict[str, float]:
+    return {name: median for name, median in medians.items() if not by_name[name].configuration.freezes}
+
+
+def _near_the_fastest(medians: Mapping[str, float]) -> list[str]:
+    """The configurations within ``EQUALITY`` of the fastest, including the fastest."""
+    return [name for name in medians if medians[name] * (1 + EQUALITY) >= max(medians.values())]
 
 
 def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> str:
     """The configuration that demands least within ``EQUALITY`` of the fastest; among equal demands, the fastest."""
-    best = max(medians.values())
-    near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
-    return min(near, key=lambda name: (demands(by_name[name].configuration), -medians[name]))
+    return min(_near_the_fastest(medians), key=lambda name: (demands(by_name[name].configuration), -medians[name]))
 
 
 def is_crowded(device: str | None, environment: Environment, other_cores: float | None) -> bool:
@@ -427,14 +425,11 @@ def compare_trials(
     ratios = tuple(ratios_of(baseline, measured).values())
     if crowded:
         ratios = tuple(msgspec.structs.replace(ratio, verdict=INCONCLUSIVE) for ratio in ratios)
-    medians = _medians(baseline, ratios, eligible_names(trials))
-    best = max(medians.values(), default=0.0)
-    near = [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
-    chosen = _chosen(trials, baseline, ratios)
-    fastest = sorted(near, key=lambda name: (name != chosen, -medians[name]))
-    if chosen is not None and chosen not in fastest:
-        fastest.insert(0, chosen)
-    return Comparison(baseline=baseline, ratios=ratios, fastest=tuple(fastest), other_cores=other_cores)
+    medians = _medians(baseline, ratios, trials)
+    fastest = sorted(_near_the_fastest(medians), key=lambda name: -medians[name])
+    if medians:
+        fastest.insert(0, _chosen({trial.name: trial for trial in trials}, medians, baseline, ratios))
+    return Comparison(baseline=baseline, ratios=ratios, fastest=tuple(dict.fromkeys(fastest)), other_cores=other_cores)
 
 
 def recommend(
@@ -454,18 +449,17 @@ def recommend(
     """
     if comparison is None:
         return None
-    chosen = _chosen(trials, comparison.baseline, comparison.ratios)
-    if chosen is None:
-        return Recommendation(configuration=None)
     by_name = {trial.name: trial for trial in trials}
+    medians = _medians(comparison.baseline, comparison.ratios, trials)
+    if not medians:
+        return Recommendation(configuration=None)
+    chosen = _chosen(by_name, medians, comparison.baseline, comparison.ratios)
     ratios = {ratio.name: ratio for ratio in comparison.ratios}
     free: WithoutFreezing | None = None
-    if by_name[chosen].configuration.freezes:
-        medians = _medians(comparison.baseline, comparison.ratios, eligible_names(trials))
-        unfrozen = {name: of for name, of in medians.items() if not by_name[name].configuration.freezes}
-        if unfrozen:
-            name = _least_demanding(by_name, unfrozen)
-            free = WithoutFreezing(configuration=name, speedup=ratios.get(name), how=how.get(name))
+    unfrozen = _unfrozen(by_name, medians)
+    if unfrozen and by_name[chosen].configuration.freezes:
+        name = _least_demanding(by_name, unfrozen)
+        free = WithoutFreezing(configuration=name, speedup=ratios.get(name), how=how.get(name))
     speedup = ratios.get(chosen)
     return Recommendation(
         configuration=chosen,
@@ -474,7 +468,7 @@ def recommend(
         verified=speedup is not None
         and len(speedup.start_ratios) > 1
         and speedup.verdict == FASTER
-        and outputs_of(by_name[chosen]) == "equal",
+        and by_name[chosen].is_right,
         without_freezing=free,
     )
 
@@ -485,16 +479,14 @@ def package_to_keep(diagnosis: Diagnosis) -> str | None:
     made = [trial.name for trial in diagnosis.trials if trial.configuration.ahead_of_time and trial.name in eligible]
     if diagnosis.recommended_name in made:
         return diagnosis.recommended_name
-    medians = {} if diagnosis.comparison is None else {one.name: one.median for one in diagnosis.comparison.ratios}
-    return max(made, key=lambda name: medians.get(name, 0.0), default=None)
+    ratios = diagnosis.ratios
+    return max(made, key=lambda name: ratios[name].median if name in ratios else 0.0, default=None)
 
 
-def _chosen(trials: Iterable[Observed], baseline: str, ratios: Sequence[Ratio]) -> str | None:
-    """The configuration to recommend among some trials, as in ``recommend``; None if all outputs are wrong."""
-    by_name = {trial.name: trial for trial in trials}
-    medians = _medians(baseline, ratios, eligible_names(by_name.values()))
-    if not medians:
-        return None
+def _chosen(
+    by_name: Mapping[str, Observed], medians: Mapping[str, float], baseline: str, ratios: Sequence[Ratio]
+) -> str:
+    """The configuration to recommend among those of ``medians``, as in ``recommend``."""
     faster = _certainly_faster(ratios) & medians.keys()
     best = _least_demanding(by_name, medians)
     if best in faster:
@@ -518,10 +510,10 @@ def wrong_baseline(diagnosis: Diagnosis) -> Trial | None:
     eager configuration, the reference must be in float64.
     """
     trial = diagnosis.measured_trial(diagnosis.baseline_name)
-    if trial is None or trial.equivalence is None or outputs_of(trial) != "different":
+    if trial is None or trial.equivalence is None or not trial.is_wrong:
         return None
-    eager = [outputs_of(one) for one in diagnosis.trials if one.configuration.backend == "eager"]
-    return trial if "equal" in eager or (not eager and trial.equivalence.reference == "float64") else None
+    eager = [one.is_right for one in diagnosis.trials if one.configuration.backend == "eager"]
+    return trial if any(eager) or (not eager and trial.equivalence.reference == "float64") else None
 
 
 def times_less_exact(trial: Trial) -> float | None:
@@ -532,10 +524,10 @@ def times_less_exact(trial: Trial) -> float | None:
     tolerance.
     """
     seen = trial.equivalence
-    error, own = (None, None) if seen is None else (seen.relative_error, seen.eager_relative_error)
-    if seen is None or error is None or not own or error < _NOTICED * (seen.tolerance or 0.0):
+    if seen is None or seen.relative_error is None or not seen.eager_relative_error:
         return None
-    return error / own if error > LESS_EXACT * own else None
+    error, own = seen.relative_error, seen.eager_relative_error
+    return error / own if error > LESS_EXACT * own and error >= _NOTICED * (seen.tolerance or 0.0) else None
 
 
 def is_far_off(trial: Trial) -> bool:
@@ -543,5 +535,6 @@ def is_far_off(trial: Trial) -> bool:
     seen = trial.equivalence
     if seen is None or seen.status != "different":
         return False
-    has_figures = seen.relative_error is not None and seen.tolerance is not None
-    return not has_figures or not (seen.relative_error or 0.0) <= _FAR_OFF * (seen.tolerance or 0.0)
+    if seen.relative_error is None or seen.tolerance is None:
+        return True
+    return not seen.relative_error <= _FAR_OFF * seen.tolerance

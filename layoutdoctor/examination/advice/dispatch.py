@@ -78,7 +78,7 @@ def lines_by_shape(ways: Mapping[Kind, Configuration], baseline: Configuration, 
     asked = {one.input_format for one in used} | ({one.model_format for one in used} if has_formats else set())
     copied = [_changes_the_model(one, has_formats=has_formats) for one in used]
     compiled = sum(one.backend == "inductor" for one in ways.values())
-    limit = compiled + _FURTHER_COMPILED if compiled > _MOST_COMPILED else None
+    limit = compiled + _FURTHER_COMPILED if compiled > _MOST_COMPILED else 0
     by_threads = any(threads is not None for threads, _ in ways)
     parts = [
         "\n".join(_imports(used, is_copied=any(copied), is_mapped=not asked.isdisjoint(_FORMATS), limit=limit)),
@@ -109,11 +109,12 @@ def _goes_by_use(configuration: Configuration) -> bool:
     return configuration.input_format in _FORMATS and not {"images"}.issuperset(configuration.input_uses)
 
 
-def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool, limit: int | None) -> Iterator[str]:
+def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool, limit: int) -> Iterator[str]:
+    """The first lines; ``limit`` is the recompile limit to set, or 0 to leave it as it is."""
     if is_copied:
         yield from ("import copy", "")
     yield "import torch"
-    if limit is not None:
+    if limit:
         yield "import torch._dynamo.config"
     if any(one.freezes for one in used):
         yield "import torch._inductor.config"
@@ -121,7 +122,7 @@ def _imports(used: Sequence[Configuration], *, is_copied: bool, is_mapped: bool,
     switches = {
         f"torch.backends.{name} = {value}": None for one in used for name, value in one.library_switches.items()
     }
-    settings = [*switches, *([] if limit is None else [f"torch._dynamo.config.recompile_limit = {limit}"])]
+    settings = [*switches, *([f"torch._dynamo.config.recompile_limit = {limit}"] if limit else [])]
     if settings:
         yield from ("", *settings)
 

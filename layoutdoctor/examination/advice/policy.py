@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from layoutdoctor.diagnosis import Diagnosis, Recommendation, WithoutFreezing
+from layoutdoctor.diagnosis import Diagnosis
 from layoutdoctor.diagnosis.answer import FASTER, SLOWER
 from layoutdoctor.diagnosis.policy import Case, Policy
 from layoutdoctor.errors import UsageError
@@ -49,8 +49,7 @@ def make_policy(diagnoses: Sequence[Diagnosis], weights: Sequence[float] | None 
             "cannot make a policy of two diagnoses with the same input shapes and number of threads: leave one of "
             "them out"
         )
-    assert first.comparison is not None
-    baseline = first.comparison.baseline
+    baseline = first.baseline_name
     policy = Policy(
         model=first.subject.name,
         mode=first.subject.mode,
@@ -89,8 +88,8 @@ def _gets_best(policy: Policy, case: Case, best: str) -> bool:
 
 
 def _case(diagnosis: Diagnosis, weight: float) -> Case:
-    comparison, subject, baseline = diagnosis.comparison, diagnosis.subject, diagnosis.baseline
-    if comparison is None or baseline is None or baseline.measurement is None:
+    subject, baseline = diagnosis.subject, diagnosis.baseline
+    if baseline is None or baseline.seconds is None:
         raise UsageError(
             f"cannot make a policy of the diagnosis of {subject.name}: it has no times of its baseline; diagnose the "
             "model where it runs"
@@ -100,9 +99,9 @@ def _case(diagnosis: Diagnosis, weight: float) -> Case:
         shapes=tuple(tensor.shape for tensor in subject.inputs),
         thread_count=diagnosis.environment.thread_count if _device(diagnosis) == "cpu" else None,
         weight=weight,
-        baseline_seconds=baseline.measurement.median_seconds,
-        ratios=tuple(ratio for ratio in comparison.ratios if ratio.name in eligible),
-        use=diagnosis.recommended_name or comparison.baseline,
+        baseline_seconds=baseline.seconds,
+        ratios=tuple(ratio for ratio in diagnosis.ratios.values() if ratio.name in eligible),
+        use=diagnosis.recommended_name or baseline.name,
     )
 
 
@@ -113,14 +112,13 @@ def _device(diagnosis: Diagnosis) -> str:
 def _identity(diagnosis: Diagnosis) -> dict[str, object]:
     """Values that must be equal in all diagnoses of a policy, by their names in an error message."""
     subject, environment = diagnosis.subject, diagnosis.environment
-    assert diagnosis.comparison is not None
     return {
         "model": subject.model or subject.name,
         "number of parameters": subject.parameter_count,
         "mode": subject.mode,
         "device": environment.device_name or _device(diagnosis),
         "version of torch": environment.torch,
-        "baseline": diagnosis.comparison.baseline,
+        "baseline": diagnosis.baseline_name,
     }
 
 
@@ -157,20 +155,12 @@ def _how(policy: Policy, diagnoses: Sequence[Diagnosis]) -> str | None:
 
 def _others(policy: Policy, case: Case, diagnosis: Diagnosis) -> list[str]:
     """Further configurations for a call whose first choice cannot be used; the best without frozen weights is first."""
-    free = [choice.configuration for choice in _choices(diagnosis)[1:] if choice.configuration is not None]
+    free = diagnosis.without_freezing
     certain = sorted((ratio for ratio in case.ratios if ratio.verdict == FASTER), key=lambda ratio: -ratio.median)
-    return [*free, *(ratio.name for ratio in certain), policy.baseline]
+    return [*([free.configuration] if free else []), *(ratio.name for ratio in certain), policy.baseline]
 
 
 def _lines_of(name: str, diagnoses: Sequence[Diagnosis]) -> str | None:
     """The lines of a configuration that one of the diagnoses recommends; None if no diagnosis recommends it."""
-    choices = (choice for diagnosis in diagnoses for choice in _choices(diagnosis))
-    return next((choice.how for choice in choices if choice.configuration == name and choice.how is not None), None)
-
-
-def _choices(diagnosis: Diagnosis) -> Sequence[Recommendation | WithoutFreezing]:
-    """The configurations that a diagnosis recommends: the best one, and the best one without frozen weights."""
-    advice = diagnosis.recommendation
-    if advice is None:
-        return ()
-    return (advice,) if advice.without_freezing is None else (advice, advice.without_freezing)
+    choices = (choice for one in diagnoses for choice in (one.recommendation, one.without_freezing))
+    return next((choice.how for choice in choices if choice and choice.configuration == name and choice.how), None)

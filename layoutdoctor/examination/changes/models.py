@@ -127,9 +127,12 @@ def _not_comparable(old: Diagnosis, new: Diagnosis) -> str | None:
 def _trial_change(
     name: str, old: Diagnosis, new: Diagnosis, not_comparable: str | None, *, is_alike: bool
 ) -> TrialChange:
-    (once, before), (now, after) = _compared_trial(old, name), _compared_trial(new, name)
-    if once is None or now is None or before is None or after is None:
-        return TrialChange(name=name, old=before, new=after)
+    once, now = old.find_trial(name), new.find_trial(name)
+    if once is None:
+        return TrialChange(name=name, old=None, new=_compared_trial(new, new.trial(name)))
+    if now is None:
+        return TrialChange(name=name, old=_compared_trial(old, once), new=None)
+    before, after = _compared_trial(old, once), _compared_trial(new, now)
     both = _Both((old, new), (once, now), (old.measured_trial(name) or once, new.measured_trial(name) or now))
     ratio, not_judged = _ratio_change(both, before.ratio, after.ratio, not_comparable)
     change = TrialChange(
@@ -148,13 +151,9 @@ def _trial_change(
     return msgspec.structs.replace(change, losses=tuple(_trial_losses(change, both, before, after, is_alike=is_alike)))
 
 
-def _compared_trial(diagnosis: Diagnosis, name: str) -> tuple[Trial | None, ComparedTrial | None]:
-    """The trial with a name, and its record in the comparison; both None if the diagnosis has no such trial."""
-    trial = diagnosis.find_trial(name)
-    if trial is None:
-        return None, None
-    measured = diagnosis.measured_trial(name) or trial
-    return trial, ComparedTrial(
+def _compared_trial(diagnosis: Diagnosis, trial: Trial) -> ComparedTrial:
+    measured = diagnosis.measured_trial(trial.name) or trial
+    return ComparedTrial(
         status=trial.status,
         same_as=trial.same_as,
         seconds=measured.seconds,

@@ -219,7 +219,7 @@ def find_unequal_work(old: _Run, new: _Run, matches: _Matches) -> str | None:
         ]
         counts = [entry for entry in counts if all(entry)]
         ratios = [now / once for once, now in counts]
-        times = median(ratios) if ratios else 1.0
+        times = median(ratios or [1.0])
         if not _is_same(1.0, times) and sum(_is_same(times, r) for r in ratios) >= ALIKE_SHARE * len(ratios):
             once, now = (format_count(sum(side)) for side in zip(*counts, strict=True))
             return (

@@ -54,9 +54,8 @@ def compiled_breakers(flow: Flow, conversions: Sequence[Conversion]) -> tuple[La
     # Other calls of the same operators: the tensors that they read are converted too, even if no convolution follows.
     called = {flow.nodes[name].target for name in found if name in values.made_by_calls}
     for node, name in values.made_by_calls.items():
-        out = values.ways_out(name) if flow.nodes[node].target in called else []
-        own = values.given(name) if out else None
-        if own is not None:
+        own, out = values.given(name), values.ways_out(name)
+        if own is not None and out and flow.nodes[node].target in called:
             _add(found, values.breaker(name, own, out))
     return tuple(found.values())
 
@@ -205,6 +204,9 @@ class _Buffers:
         node = self.flow.extern_node(self.flow.buffers[name]) if self.is_call(name) else None
         return node is not None and is_convolution_target(node.target)
 
+    def _is_other_call(self, name: str) -> bool:
+        return self.is_call(name) and not self._is_convolution(name)
+
     def _above(self, name: str) -> list[str]:
         is_followed = not self.is_call(name) and self.is_contiguous(name)
         return [other for other in self.reads(name) if other in self.flow.buffers] if is_followed else []
@@ -261,12 +263,11 @@ class _Buffers:
         must have the result's rank and batch size, or else as many elements as the result, because a matrix product of
         tokens returns a matrix. In a backward graph, the layout for these calls is always None.
         """
-        layouts: Iterable[Layout | None]
-        if self.is_call(name) and not self._is_convolution(name) and self.flow.graph.direction == "backward":
-            return None
-        if not self.is_call(name) or self._is_convolution(name):
+        if not self._is_other_call(name):
             names = [read for read in self.reads(name) if not (self.is_call(name) and self._is_weight(read))]
-            layouts = map(self.flow.layout_of, names)
+            layouts = [self.flow.layout_of(read) for read in names]
+        elif self.flow.graph.direction == "backward":
+            return None
         else:
             sources = [*self.reads(name), *(str(c.source_value) for c in self.ways_out(name) if c.owner != "user")]
             layouts = [layout for layout in map(self.flow.layout_of, sources) if self._is_like(layout, name)]
@@ -281,7 +282,7 @@ class _Buffers:
 
     def ways_out(self, name: str) -> list[Conversion]:
         """Conversions out of channels-last that write a buffer, or write inputs of a call that is no convolution."""
-        ends = self.reads(name) if self.is_call(name) and not self._is_convolution(name) else [name]
+        ends = self.reads(name) if self._is_other_call(name) else [name]
         return [conversion for end in ends for conversion in self._written.get(end, ())]
 
     def _is_weight(self, name: str) -> bool:
@@ -292,15 +293,15 @@ class _Buffers:
 
     def breaker(self, name: str, given: Layout, conversions: Sequence[Conversion]) -> LayoutBreaker | None:
         buffer = self.flow.buffers[name]
-        is_named = self.is_call(name) and not self._is_convolution(name)
+        is_named = self._is_other_call(name)
         node = self.flow.extern_node(self._call_of(buffer)) if is_named else self.flow.node_of(buffer)
         if buffer.alias_of in self.flow.buffers:  # a branch has the layout of the concatenation
             node = self.flow.node_of(self.flow.buffers[str(buffer.alias_of)]) or node
         if node is None:
             return None
         returned = layout_or_unknown(buffer)
-        who = "it returns" if is_named else "the library returns" if buffer.is_extern else "Inductor writes"
-        reason = f"it is given {_words(given)}; {who} its result in {_words(returned)}"
+        who = "the library returns" if buffer.is_extern else "Inductor writes"
+        reason = f"it is given {_words(given)}; {'it returns' if is_named else who} its result in {_words(returned)}"
         if is_named and self.ways_out(name):
             needed = _words(self.ways_out(name)[0].target or returned)
             reason = f"it needs {needed} (as traced), gets {_words(given)} and returns {_words(returned)}"

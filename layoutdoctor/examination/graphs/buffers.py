@@ -18,7 +18,6 @@ from layoutdoctor.diagnosis.layout import (
     CHANNELS_LAST_BY_RANK,
     dense_stride,
     known_numbers,
-    stride_order,
     strided_layout,
 )
 from layoutdoctor.examination.graphs.join import is_convolution_target
@@ -98,7 +97,7 @@ def _keeps_together(dimension: int, pieces: Sequence[int], large: Sequence[int])
     if the batch size is 1.
     """
     places = [large.index(piece) for piece in pieces]
-    follow_each_other = places == list(range(places[0], places[0] + len(places))) if places else True
+    follow_each_other = all(after == before + 1 for before, after in pairwise(places))
     is_batch_and_space = dimension == 0 and pieces[:1] == [0] and places == sorted(places) and len(large) <= 5
     return follow_each_other or is_batch_and_space
 
@@ -220,8 +219,7 @@ class Flow:
         if len(own[0]) != len(target[0]) or not self.is_concatenation(buffer):
             return False
         shorter = sum(one != other for one, other in zip(own[0], target[0], strict=True))
-        steps = zip(own[0], stride, own[1], strict=False)
-        return shorter == 1 and all(size == 1 or seen == step for size, seen, step in steps)
+        return shorter == 1 and _has_steps(stride, own)
 
     def is_concatenation(self, buffer: Buffer) -> bool:
         """Whether a buffer holds a concatenation, whatever writes it."""
@@ -302,12 +300,17 @@ def _sees_itself(buffer: Buffer, read: BufferRead) -> bool:
     known = known_numbers(buffer.layout)
     if known is None or read.stride is None or read.offset != 0 or len(read.stride) != len(known[0]):
         return False
-    return all(size == 1 or seen == step for size, seen, step in zip(known[0], read.stride, known[1], strict=True))
+    return _has_steps(read.stride, known)
+
+
+def _has_steps(stride: Sequence[int], own: _Known) -> bool:
+    """Whether strides equal a source's own strides. Strides of size-1 dimensions do not count."""
+    return all(size == 1 or seen == step for size, seen, step in zip(own[0], stride, own[1], strict=False))
 
 
 def _seen_layout(own: _Known, shape: tuple[int, ...], stride: tuple[int, ...]) -> Layout:
-    """The layout in which a reader sees a source. Strides of size-1 dimensions do not count."""
-    if own[0] == shape and all(s == 1 or a == b for s, a, b in zip(shape, own[1], stride, strict=True)):
+    """The layout in which a reader sees a source."""
+    if own[0] == shape and _has_steps(stride, own):
         return strided_layout(*own)
     # A size-1 dimension gets the stride that torch would give it: size * stride of the next dimension larger than 1.
     kept, filler = list(stride), 1
@@ -327,12 +330,10 @@ def densified(layout: Layout) -> Layout:
     keeps its position in the order, because torch also looks at the stride of this dimension.
     """
     known = known_numbers(layout)
-    order = stride_order(*known) if known is not None else None
-    if layout.memory_formats or known is None or order is None:
+    if layout.memory_formats or known is None:
         return layout
     shape, stride = known
-    ones = [dimension for dimension, size in enumerate(shape) if size == 1]
-    places = sorted((*order, *ones), key=lambda dimension: -stride[dimension])
+    places = sorted(range(len(shape)), key=lambda dimension: (-stride[dimension], shape[dimension] == 1))
     return strided_layout(shape, dense_stride(shape, places))
 
 

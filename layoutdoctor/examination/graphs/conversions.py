@@ -248,18 +248,18 @@ def with_eager_conversions(
     graph: Graph,
     tree: Sequence[HostOperation],
     library_conversions: Sequence[Conversion],
-    device_seconds: Mapping[int | None, float] | None = None,
+    seconds: Mapping[int | None, float],
 ) -> Graph:
     """
     Adds conversions and layout breakers to the graph of an eager iteration.
 
     Args:
-        device_seconds: Time of the kernels that each operation launched, by its external id; None on a CPU.
+        seconds: Time of each operation, by its row; on a GPU, the time of the kernels that it launched.
     """
     flow = Flow(graph)
     found: list[Conversion] = []
     for entry in tree:
-        conversion = _eager_conversion(entry, graph, flow.nodes, len(found), device_seconds)
+        conversion = _eager_conversion(entry, graph, flow.nodes, f"{graph.name} conversion {len(found)}", seconds)
         if conversion is not None:
             found.append(conversion)
     breakers = eager_breakers(flow, (*found, *library_conversions))
@@ -267,7 +267,7 @@ def with_eager_conversions(
 
 
 def with_copies_around(
-    graphs: Sequence[Graph], tree: Sequence[HostOperation], device_seconds: Mapping[int | None, float] | None = None
+    graphs: Sequence[Graph], tree: Sequence[HostOperation], seconds: Mapping[int | None, float]
 ) -> tuple[Graph, ...]:
     """
     Adds to compiled graphs the conversions in copies of ATen, which are no kernels of Inductor or a library.
@@ -277,7 +277,7 @@ def with_copies_around(
     their parameters, and the model makes copies after a graph break.
 
     Args:
-        device_seconds: Time of the kernels that each operation launched, by its external id; None on a CPU.
+        seconds: Time of each operation, by its row; on a GPU, the time of the kernels that it launched.
     """
     if not graphs:
         return ()
@@ -288,17 +288,15 @@ def with_copies_around(
     by_name = {graph.name: graph for graph in graphs}
     found: dict[str, list[Conversion]] = {graph.name: [] for graph in graphs}
     for entry in tree:
-        if entry.name != COPY:
-            continue
         name = entry.home()
         graph = by_name.get(name or graphs[-1].name)
         if graph is None or (name and entry.joined().node is None):  # it ran in a graph, but its node is not known
             continue
-        number = len(found[graph.name])
-        conversion = _eager_conversion(entry, graph, nodes[graph.name], number, device_seconds)
+        id_ = f"{graph.name} copy {len(found[graph.name])}"
+        conversion = _eager_conversion(entry, graph, nodes[graph.name], id_, seconds)
         if conversion is not None:
             # The copied tensor is no buffer; the node's port says which tensor it is.
-            own: dict[str, Any] = {"id": f"{graph.name} copy {number}", "value": None, "source_value": None}
+            own: dict[str, Any] = {"value": None, "source_value": None}
             if conversion.port in (None, "output 0"):  # the buffer may have another layout than its node
                 own |= {"port": None, "tensor": "unknown"}
             conversion = msgspec.structs.replace(conversion, **own)
@@ -338,19 +336,20 @@ def _eager_conversion(
     entry: HostOperation,
     graph: Graph,
     nodes: Mapping[str, FxNode],
-    number: int,
-    device_seconds: Mapping[int | None, float] | None,
+    id_: str,
+    seconds: Mapping[int | None, float],
 ) -> Conversion | None:
-    layouts = layouts_of_copy(entry.shapes, entry.strides) if entry.name == COPY else None
-    direction = "none" if layouts is None else layout_change(*layouts)
-    if layouts is None or direction == "none":
+    if entry.name != COPY or (layouts := layouts_of_copy(entry.shapes, entry.strides)) is None:
+        return None
+    direction = layout_change(*layouts)
+    if direction == "none":
         return None
     # Looked up by name: ``called`` is set on the graph's nodes, not on the nodes that the join put into operations.
     node = nodes.get(str(where(entry.joined().node).node))
     op = outermost_name(entry)
-    seconds = entry.seconds if device_seconds is None else device_seconds.get(entry.external_id)
+    took = seconds.get(entry.row)
     conversion = Conversion(
-        id=f"{graph.name} conversion {number}",
+        id=id_,
         owner="framework",
         kernel=entry.name,
         **where(node, op)._asdict(),
@@ -358,10 +357,10 @@ def _eager_conversion(
         target=layouts[1],
         direction=direction,
         tensor="unknown",
-        seconds=seconds,
+        seconds=took,
         bytes_moved=None,
         cause=f"made inside {'the backward of ' if is_backward(entry) else ''}{op}",
-        seconds_source=None if seconds is None else "measured",
+        seconds_source=None if took is None else "measured",
     )
     return conversion if node is None else _with_tensor(conversion, graph, node, nodes, *layouts)
 
@@ -403,9 +402,10 @@ def _port_and_kind(
     made_here: TensorKind = "gradient" if node.backward else "activation"
     read = [nodes[name] for name in node.inputs if name in nodes]
     if not is_convolution_target(node.target):
-        port = "output 0" if is_copy(node) or is_result else f"input {fitting[0]}" if fitting else None
+        ports = ["output 0"] if is_copy(node) or is_result else [f"input {position}" for position in fitting]
         copied = _copied(node, nodes)
-        return port, "weight" if copied is not None and copied.tensor == "weight" else made_here
+        kind = "weight" if copied is not None and copied.tensor == "weight" else made_here
+        return next(iter(ports), None), kind
     of_its_sizes = {each.tensor for each in read if layout_or_unknown(each).shape == source.shape}
     if not fitting and node.backward and of_its_sizes == {"weight"}:
         return "output 1", "gradient"

@@ -25,6 +25,7 @@ from layoutdoctor.examination.kernels.operations import (
     outermost_name,
 )
 from layoutdoctor.recording.weights import is_computed_weight
+from layoutdoctor.words import distinct
 
 _TRITON_PREFIX = "triton_"  # on a GPU, the launch of a generated kernel is an operation with the kernel's name
 _CONVOLUTIONS = (
@@ -55,7 +56,7 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
         The reason why some graphs or convolutions were not joined; None if all were joined.
     """
     calls = [entry for entry in tree if entry.name.startswith(GRAPH_CALL)]
-    problems: list[str] = []
+    problems: list[str | None] = []
     for position, call in enumerate(calls):
         inside = list(_descendants(call))
         graph = _graph_of(call, inside, graphs[position] if len(calls) == len(graphs) else None, graphs)
@@ -63,11 +64,9 @@ def join_compiled(tree: Sequence[HostOperation], graphs: Sequence[Graph]) -> str
             problems.append("a compiled graph ran that was not captured")
             continue
         call.graph = graph.name
-        problem = _join_sequence(inside, scheduled_convolutions(graph), graph)
-        if problem is not None:
-            problems.append(problem)
+        problems.append(_join_sequence(inside, scheduled_convolutions(graph), graph))
         _join_other_calls(inside, graph)
-    return "; ".join(dict.fromkeys(problems)) or None
+    return "; ".join(distinct(problems)) or None
 
 
 def _descendants(entry: HostOperation) -> Iterable[HostOperation]:

@@ -56,6 +56,7 @@ class Attribution:
         convolution_of: Row of the outermost convolution that each operation is or runs in.
         outermost: Row of the outermost operator around each operation, such as ``aten::conv2d``; the operation's own
             row if there is no operator around it, as directly inside a range of autograd or of compiled code.
+        step_nanoseconds: Length of each step, up to the start of the next step. The last step has its recorded length.
         replayed_count: Number of kernels that share a launch with others, as in graph replays.
     """
 
@@ -65,8 +66,7 @@ class Attribution:
     convolution: Column
     step: Column
     step_names: tuple[str, ...]
-    step_starts: Column
-    step_ends: Column
+    step_nanoseconds: Column
     parent: Column
     convolution_of: Column
     outermost: Column
@@ -103,7 +103,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
     convolution = np.full(len(trace.kernels), NONE, np.int64)
     known = operation != NONE
     convolution[known] = convolution_of[operation[known]]
-    step, names, starts, ends = _steps(trace, launch)
+    step, names, lengths = _steps(trace, launch)
     return Attribution(
         trace=trace,
         launch=launch,
@@ -111,8 +111,7 @@ def attribute(trace: RecordedTrace) -> Attribution:
         convolution=convolution,
         step=step,
         step_names=names,
-        step_starts=starts,
-        step_ends=ends,
+        step_nanoseconds=lengths,
         parent=parent,
         convolution_of=convolution_of,
         outermost=outermost,
@@ -190,7 +189,7 @@ def _by_external(trace: RecordedTrace) -> Column:
     return _lookup(operations.external, np.where(is_id, external, NONE))
 
 
-def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...], Column, Column]:
+def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...], Column]:
     """
     The profiler step in which each kernel was launched, or in which it started if its launch is not known.
 
@@ -198,7 +197,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     instead, provided that they contain at least half of the kernels.
 
     Returns:
-        The step of each kernel; the name, start and end of each step.
+        The step of each kernel; the name and length of each step.
     """
     is_step = np.array([name.startswith(STEP_PREFIX) for name in trace.names] or [False])
     step = np.full(len(trace.kernels), NONE, np.int64)
@@ -211,7 +210,7 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     if is_marked:
         ranges, rows = trace.annotations, _marked_steps(trace)
     if not len(rows):
-        return step, (), rows, rows
+        return step, (), rows
     starts, ends = ranges.start[rows], ranges.start[rows] + ranges.duration[rows]
     moments = trace.kernels.start.copy()
     known = launch != NONE
@@ -219,12 +218,12 @@ def _steps(trace: RecordedTrace, launch: Column) -> tuple[Column, tuple[str, ...
     place = np.searchsorted(starts, moments, side="right") - 1
     inside = (place >= 0) & (moments <= ends[np.maximum(place, 0)])
     if is_marked and 2 * inside.sum() < len(step):
-        return step, (), rows[:0], rows[:0]
+        return step, (), rows[:0]
     step[inside] = place[inside]
     names = [trace.names[name] for name in ranges.name[rows].tolist()]
     if len(set(names)) < len(names):
         names = [f"{name} #{number}" for number, name in enumerate(names, 1)]
-    return step, tuple(names), starts, ends
+    return step, tuple(names), np.concatenate([starts[1:], ends[-1:]]) - starts
 
 
 def _marked_steps(trace: RecordedTrace) -> Column:

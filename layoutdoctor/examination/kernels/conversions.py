@@ -45,7 +45,7 @@ _HOW = {
 }
 
 
-def describe_lacks(places: Places, unsettled: Sequence[int] = ()) -> Iterator[Lack]:
+def describe_lacks(places: Places, unsettled: Sequence[int]) -> Iterator[Lack]:
     """Yields the parts that a trace lacks; ``unsettled`` are rows of kernels, as in ``Records``."""
     trace, attribution = places.trace, places.attribution
     how = {part: ways[trace.source == "nsys_export"] for part, ways in _HOW.items()}
@@ -145,11 +145,8 @@ def examine_recorded(trace: RecordedTrace, device: str | None = None) -> TraceFa
         device: The device of the trace; None if not known. On a CPU, operations count as kernels, unless compiled code
             ran; no trace shows the conversions of oneDNN inside them.
     """
-    on_host = with_operations_as_kernels(trace) if device == "cpu" else None
-    return _facts(trace if on_host is None else on_host)
-
-
-def _facts(trace: RecordedTrace) -> TraceFacts:
+    if device == "cpu":
+        trace = with_operations_as_kernels(trace)
     evidence = Evidence(attribute(trace))
     copies = find_copies(evidence)
     records, listed = Records(evidence, Places(evidence.attribution), copies), [c for c in copies if c.kind in _CAUSES]

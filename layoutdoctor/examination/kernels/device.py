@@ -22,16 +22,14 @@ from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.attribution import Places
 from layoutdoctor.examination.kernels.conversions import Records
 from layoutdoctor.examination.kernels.evidence import Evidence, find_copies
-from layoutdoctor.examination.kernels.operations import is_backward
+from layoutdoctor.examination.kernels.operations import HostOperation, is_backward
 from layoutdoctor.examination.layouts import UNKNOWN, layout_or_unknown
 from layoutdoctor.examination.where import where
-from layoutdoctor.recording.recording import NONE
 from layoutdoctor.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from layoutdoctor.examination.kernels.attribution import Attribution
     from layoutdoctor.examination.kernels.evidence import LibraryConversion
-    from layoutdoctor.examination.kernels.operations import HostOperation
     from layoutdoctor.examination.kernels.shapes import TensorRole
 
 _EAGER = "eager"  # the name of the graph whose nodes are the operations that really ran
@@ -99,8 +97,10 @@ def summarize_device(
     attribution: Attribution, tree: Sequence[HostOperation], graphs: Sequence[Graph], lacks: Sequence[Lack]
 ) -> KernelSummary:
     """The kernel list of an iteration on a GPU."""
-    by_row = {entry.row: entry for entry in tree if entry.row is not None}
-    entries = [by_row.get(row) for row in attribution.operation.tolist()]  # the operation that launched each kernel
+    by_row = {entry.row: entry for entry in tree}
+    not_known = HostOperation("", 0.0, 0.0, "")
+    # The operation that launched each kernel.
+    entries = [by_row.get(row, not_known) for row in attribution.operation.tolist()]
     evidence = Evidence(attribution)
     starts = attribution.trace.kernels.start
     origin = int(starts[0]) if len(starts) else 0
@@ -124,24 +124,21 @@ def summarize_device(
 
 
 def device_seconds(attribution: Attribution) -> dict[int | None, float]:
-    """Time of the kernels that each operation launched itself, by its external id."""
-    trace = attribution.trace
+    """Time of the kernels that each operation launched itself, by the operation's row."""
     seconds: dict[int | None, float] = {}
-    columns = (attribution.operation.tolist(), trace.kernels.duration.tolist())
+    columns = (attribution.operation.tolist(), attribution.trace.kernels.duration.tolist())
     for operation, duration in zip(*columns, strict=True):
-        if operation != NONE:
-            external = int(trace.operations.external[operation])
-            seconds[external] = seconds.get(external, 0.0) + duration / NANOSECONDS_PER_SECOND
+        seconds[operation] = seconds.get(operation, 0.0) + duration / NANOSECONDS_PER_SECOND
     return seconds
 
 
 class _GraphPlaces(Places):
     """The places of kernels, from the nodes that their operations ran; no recorded stack is needed."""
 
-    def __init__(self, attribution: Attribution, entries: Sequence[HostOperation | None]) -> None:
+    def __init__(self, attribution: Attribution, entries: Sequence[HostOperation]) -> None:
         super().__init__(attribution)
         self.has_frames = True
-        self._places = [where(_node(entry)) for entry in entries]
+        self._places = [where(entry.joined().node) for entry in entries]
 
     def modules(self, rows: Sequence[int]) -> list[str | None]:
         return [self._places[row].module for row in rows]
@@ -150,25 +147,21 @@ class _GraphPlaces(Places):
         return [self._places[row].location for row in rows]
 
 
-def _node(entry: HostOperation | None) -> FxNode | None:
-    return None if entry is None else entry.joined().node
-
-
-def _kernel(kernel: Kernel, entry: HostOperation | None) -> Kernel:
+def _kernel(kernel: Kernel, entry: HostOperation) -> Kernel:
     return msgspec.structs.replace(
         kernel,
         op=kernel.op if kernel.library != "inductor" else None,  # its operation has the name of the kernel
-        backward=entry is not None and is_backward(entry),
-        node=where(_node(entry)).node,
-        graph=None if entry is None else entry.home(),
+        backward=is_backward(entry),
+        node=where(entry.joined().node).node,
+        graph=entry.home(),
     )
 
 
-def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversion:
+def _with_node(conversion: Conversion, entry: HostOperation) -> Conversion:
     """Adds to a conversion the node that it ran for; the converted tensor of this node is added by ``_with_port``."""
     plain = msgspec.structs.replace(conversion, port=None, source_value=None)
-    node = _node(entry)
-    if entry is None or node is None:
+    node = entry.joined().node
+    if node is None:
         return plain
     return msgspec.structs.replace(
         plain,
@@ -182,12 +175,12 @@ def _with_node(conversion: Conversion, entry: HostOperation | None) -> Conversio
 def _with_port(
     conversion: Conversion,
     found: LibraryConversion,
-    entry: HostOperation | None,
+    entry: HostOperation,
     graphs: Mapping[str, GraphLayouts],
 ) -> Conversion:
     """Adds port and value to a conversion, if sizes prove the tensor and it has the same layout in the graph."""
-    node = _node(entry)
-    if entry is None or node is None or found.confidence != "shapes":
+    node = entry.joined().node
+    if node is None or found.confidence != "shapes":
         return conversion
     port = _PORTS.get(base_name(node.target), {}).get(found.tensor.role)
     if port is None:

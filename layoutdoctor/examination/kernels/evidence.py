@@ -351,7 +351,7 @@ class _Group:
             return True
         if self.classes[place].library == "cudnn":
             return cudnn_grid(tensor.shape) == grid
-        return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last) is not False
+        return miopen_fits(self.names[place], tensor.shape, grid, to_channels_last=to_channels_last)
 
 
 CopyKind = Literal["converted", "permuted", "undecided", "generated", "unsettled"]
@@ -431,7 +431,9 @@ def _tiled(evidence: Evidence) -> dict[int, bool | None]:
             options = evidence.attribution.arguments_of(operation).kernel_options
             block, grid = _TWO_DIMENSIONAL.search(options), evidence.grid_of(row)
             is_list = names[name].startswith("triton_for")  # loops over several tensors, as in an optimizer
-            found[row] = True if grid is not None and grid[1] * grid[2] > 1 else False if is_list else None
+            found[row] = False if is_list else None
+            if grid is not None and grid[1] * grid[2] > 1:
+                found[row] = True
             if options:
                 found[row] = block is not None and int(block[1][:9]) > 1
                 by_name[name] = by_name.get(name, False) or found[row] is True

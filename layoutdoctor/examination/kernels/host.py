@@ -183,20 +183,20 @@ def _host_kernel(entry: HostOperation, origin: float) -> Kernel:
     )
 
 
-def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace | None:
+def with_operations_as_kernels(trace: RecordedTrace) -> RecordedTrace:
     """
     Makes a kernel of each operation in a CPU's trace that moves or computes elements, with the operation's self time.
 
     Returns:
-        The trace with these kernels. None if compiled code ran: its generated kernels are not in the trace, and a
-        kernel list without them would only look complete.
+        The trace with these kernels. The trace itself if compiled code ran: its generated kernels are not in the trace,
+        and a kernel list without them would only look complete.
     """
     import numpy as np  # late, as in operation_tree
 
     from layoutdoctor.recording.recording import NONE, KernelEvents
 
     if any(name.startswith(COMPILED_RANGES) for name in trace.names):
-        return None
+        return trace
     tree = operation_tree(trace)
     entries = [entry for entry in tree if entry.row is not None and _is_kernel(entry)]
     rows = np.array([entry.row for entry in entries], np.int64)

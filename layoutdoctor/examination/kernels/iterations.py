@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from layoutdoctor.recording.recording import Iteration, RecordedTrace
     from layoutdoctor.units import Seconds
 
-    Timed = tuple[Sequence[Hashable], Sequence[float]]
+    Timed = tuple[list[Hashable], list[float]]
     """Names of operations in the order in which they ran, and their times: seconds, or nanoseconds for GPU kernels."""
 
 
@@ -76,7 +76,7 @@ class Shares:
         log = self._iterations[0].log
         if log is None:
             return None
-        times = self._times([None if one.log is None else _primitives(one.log) for one in self._iterations])
+        times = self._times([_primitives(one) for one in self._iterations])
         return replace(
             log,
             primitives=[replace(one, seconds=seconds) for one, seconds in zip(log.primitives, times, strict=True)],
@@ -110,13 +110,12 @@ class Shares:
             entry.seconds *= scale
             entry.primitives = [replace(one, seconds=scale * one.seconds) for one in entry.primitives]
 
-    def _times(self, timed: Sequence[Timed | None]) -> list[float]:
+    def _times(self, timed: Sequence[Timed]) -> list[float]:
         """The median or shortest time of each operation, over iterations with the same operations in the same order."""
-        own = timed[0]
-        assert own is not None
-        known = [(one, factor) for one, factor in zip(timed, self._factors, strict=True) if one is not None]
         same = [
-            [factor * seconds for seconds in times] for (names, times), factor in known if list(names) == list(own[0])
+            [factor * seconds for seconds in times]
+            for (names, times), factor in zip(timed, self._factors, strict=True)
+            if names == timed[0][0]
         ]
         return [self._typical(times) for times in zip(*same, strict=True)]
 
@@ -180,10 +179,9 @@ def _operations(ordered: Sequence[HostOperation]) -> Timed:
     return [entry.name for entry in ordered], [entry.seconds for entry in ordered]
 
 
-def _primitives(log: OnednnLog) -> Timed:
-    return [(one.kind, one.implementation, one.problem) for one in log.primitives], [
-        one.seconds for one in log.primitives
-    ]
+def _primitives(iteration: Iteration) -> Timed:
+    own = _logged(iteration)
+    return [(one.kind, one.implementation, one.problem) for one in own], [one.seconds for one in own]
 
 
 def _kernels(events: RecordedTrace) -> Timed:

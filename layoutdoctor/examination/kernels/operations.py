@@ -44,7 +44,6 @@ class HostOperation:
         start_seconds: Start after the trace's base time, not Unix time, so that small differences keep their precision.
         seconds: Duration, children included.
         shapes: Sizes of its arguments; an entry is empty if the argument is no tensor.
-        external_id: The profiler's External id, by which device kernels refer to the operation.
         row: Row among the trace's operations; None for an annotated range (``record_function``).
         parent: The operation or range around this operation, on the same thread.
         primitives: oneDNN primitives that ran in this operation, but not in one of its children.
@@ -59,7 +58,6 @@ class HostOperation:
     thread: str
     shapes: tuple[Shape, ...] = ()
     strides: tuple[Shape, ...] = ()
-    external_id: int | None = None
     row: int | None = None
     parent: HostOperation | None = None
     children: list[HostOperation] = field(default_factory=list)
@@ -111,9 +109,9 @@ def operation_tree(trace: RecordedTrace) -> list[HostOperation]:
     for times in _rows(ranges.name, ranges.start, ranges.duration, ranges.thread):
         add(*times)
     for row, times in enumerate(_rows(own.name, own.start, own.duration, own.thread)):
-        external, arguments = int(own.external[row]), int(own.arguments[row])
+        arguments = int(own.arguments[row])
         shapes, strides = sizes[arguments] if arguments != NONE else ((), ())
-        add(*times, shapes=shapes, strides=strides, external_id=None if external == NONE else external, row=row)
+        add(*times, shapes=shapes, strides=strides, row=row)
     found.sort(key=lambda item: item[:2])
     return nested(operation for _, _, operation in found)
 

@@ -130,16 +130,16 @@ class _Walker:
         index = self.by_row.get(row)
         conversion = None if index is None else self.conversions[index]
         if walk.first is not None and group not in (NONE, self.conversions[walk.first].group):
-            pair = None
             if walk.reader in (None, group) and index is not None:
                 pair = self._pair(walk.first, walk.rows, index)
+                if pair is not None:
+                    walk.first = None
+                    return pair
                 walk.reader = group
             # Some kernels of a convolution only prepare its computation: a fill, or the cast of a weight or an input.
             prepares = self.evidence.class_of(row).is_helper or self._agnostic(row) is not None
-            if pair is not None or (conversion is None and not prepares):
-                walk.first = None  # the pair is found, or the next convolution computes
-            if pair is not None:
-                return pair
+            if conversion is None and not prepares:
+                walk.first = None  # the next convolution computes
         if conversion is not None and conversion.direction in _BACK and self._may_be(conversion, "output"):
             walk.first, walk.rows, walk.reader = index, [], None
         elif walk.first is not None and group == NONE:

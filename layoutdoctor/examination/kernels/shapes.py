@@ -97,7 +97,7 @@ class ConvolutionTensors:
     is_backward: bool
     read: tuple[ConvolutionTensor, ...]
     written: tuple[ConvolutionTensor, ...]
-    dtype: str | None = None
+    dtype: str | None
 
     def of_role(self, role: TensorRole) -> ConvolutionTensor:
         """The tensor of a role; ``UNKNOWN_TENSOR`` if its sizes are not known."""
@@ -206,10 +206,10 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
     if rank < 1 or len(input_) not in (rank + 1, rank + 2):
         return ()
     given = dict(zip(names, values, strict=False))
-    stride, padding, dilation = (_numbers(given.get(name), rank) for name in ("stride", "padding", "dilation"))
-    groups = _numbers(given.get("groups"), 1)
-    extra = _numbers(given.get("output_padding"), rank) if "output_padding" in names else (0,) * rank
-    if stride is None or padding is None or dilation is None or groups is None or extra is None or 0 in stride:
+    stride, padding, dilation = (_numbers(given.get(name, ""), rank) for name in ("stride", "padding", "dilation"))
+    groups = _numbers(given.get("groups", ""), 1)
+    extra = _numbers(given.get("output_padding", ""), rank) if "output_padding" in names else (0,) * rank
+    if not (stride and padding and dilation and groups and extra) or 0 in stride:
         return ()
     reach = [d * (k - 1) for d, k in zip(dilation, weight[2:], strict=True)]
     terms = list(zip(input_[-rank:], stride, padding, reach, extra, strict=True))
@@ -221,12 +221,12 @@ def output_shape(input_: Shape, weight: Shape, names: Sequence[str], values: Seq
     return (*input_[: -rank - 1], channels, *sizes) if min(sizes) > 0 else ()
 
 
-def _numbers(text: str | None, count: int) -> tuple[int, ...] | None:
-    """Reads ``count`` numbers; a single number counts for all dimensions. None for a list of another length."""
-    found = [int(number[:12]) for number in re.findall(r"\d+", text or "")]
+def _numbers(text: str, count: int) -> tuple[int, ...]:
+    """Reads ``count`` numbers; a single number counts for all dimensions. Empty for a list of another length."""
+    found = [int(number[:12]) for number in re.findall(r"\d+", text)]
     if len(found) == 1:
         return tuple(found * count)
-    return tuple(found) if len(found) == count else None
+    return tuple(found) if len(found) == count else ()
 
 
 def cudnn_grid(shape: Shape) -> tuple[int, int, int]:
@@ -247,26 +247,24 @@ _BATCHED_TRANSPOSE = re.compile(r"^batched_transpose_(\d{1,4})x(\d{1,4})_")
 _MIOPEN_BLOCK = 256
 
 
-def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_channels_last: bool) -> bool | None:
+def miopen_fits(name: str, shape: Shape, grid: tuple[int, int, int], *, to_channels_last: bool) -> bool:
     """
-    Whether a ``batched_transpose`` kernel of MIOpen has the launch grid for converting a tensor in a direction.
+    Whether the launch grid of a kernel of MIOpen fits the conversion of a tensor in a direction.
 
     Args:
         shape: Sizes of the tensor, ``[N, C, ...]``.
         grid: The launch grid as recorded; ROCm counts threads, not blocks.
 
     Returns:
-        Whether the grid fits; None if the name has no tile, or the tensor has fewer than 3 dimensions.
+        True also if the name has no tile, as only the name of a ``batched_transpose`` has.
 
     Source:
         Recorded on MI300X: a tile ``a x b`` covers ``a`` elements of the source's fastest dimension, ``b`` of the next.
     """
     tile = _BATCHED_TRANSPOSE.match(name)
-    if tile is None:
-        return None
-    wide, high = int(tile[1]), int(tile[2])
-    if not wide or not high or len(shape) < 3:
-        return None
+    wide, high = (int(tile[1]), int(tile[2])) if tile else (0, 0)
+    if not wide or not high:
+        return True
     spatial, channels = math.prod(shape[2:]), shape[1]
     fast, slow = (spatial, channels) if to_channels_last else (channels, spatial)
     blocks = shape[0] * -(-fast // wide) * -(-slow // high)

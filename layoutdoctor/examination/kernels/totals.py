@@ -25,7 +25,7 @@ MOST_KERNELS_LISTED = 20_000
 """Longest kernel list, which limits the size of a saved diagnosis. Sums and conversions cover all kernels."""
 
 
-def kernel_records(attribution: Attribution, origin: int = 0) -> tuple[Kernel, ...]:
+def kernel_records(attribution: Attribution, origin: int) -> tuple[Kernel, ...]:
     """
     The kernel list, cut to a length that a saved diagnosis can hold.
 

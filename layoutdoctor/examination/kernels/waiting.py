@@ -45,7 +45,6 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
     is_collective = names[trace.kernels.name]
     steps = _step_nanoseconds(attribution)
     whole = max(sum(steps), last - first) if steps else last - first
-    step = sorted(steps)[len(steps) // 2] if steps else None
     lag = _lag(attribution, is_collective)
     return Waiting(
         span_seconds=whole / NANOSECONDS_PER_SECOND,
@@ -54,7 +53,7 @@ def waiting_of(attribution: Attribution, exposed_nanoseconds: int) -> Waiting | 
         collective_seconds=int(trace.kernels.duration[is_collective].sum()) / NANOSECONDS_PER_SECOND,
         copy_seconds=int(trace.transfers.duration.sum()) / NANOSECONDS_PER_SECOND,
         step_count=len(steps) or None,
-        step_seconds=None if step is None else step / NANOSECONDS_PER_SECOND,
+        step_seconds=sorted(steps)[len(steps) // 2] / NANOSECONDS_PER_SECOND if steps else None,
         conversion_bound_seconds=exposed_nanoseconds / NANOSECONDS_PER_SECOND / (len(steps) or 1),
         launch_lag_seconds=lag,
         waits_for=_waits_for(busy / whole if whole else 1.0, lag),
@@ -68,17 +67,10 @@ def waiting_in_calls(waiting: Waiting, call_seconds: float) -> Waiting:
 
 
 def _step_nanoseconds(attribution: Attribution) -> list[int]:
-    """
-    The length of each profiler step, up to the start of the next step. The last step has its recorded length.
-
-    Steps in which nothing was launched on the device are left out.
-    """
-    starts, ends = attribution.step_starts, attribution.step_ends
-    if not len(starts):
-        return []
-    until = np.concatenate([starts[1:], ends[-1:]])
-    ran = np.isin(np.arange(len(starts)), attribution.step)
-    return [int(length) for length in (until - starts)[ran].tolist() if length > 0]
+    """The length of each step in which something was launched on the device."""
+    lengths = attribution.step_nanoseconds
+    ran = np.isin(np.arange(len(lengths)), attribution.step)
+    return [length for length in lengths[ran].tolist() if length > 0]
 
 
 def _lag(attribution: Attribution, is_collective: NDArray[np.bool_]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
 from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_seconds
@@ -31,6 +31,8 @@ _KINDS = {
     "outside_kernels": ("unrecorded causes", "cause not known"),
 }
 """For each kind of row: its words in a sentence, and the reason in the table."""
+_OF_CALLS = frozenset({"implementation", "layout", "missing_fusion", "operation"})
+"""Kinds whose rows are counted in a sentence: ``8 x conv2d``."""
 
 
 def account_table(account: Account) -> Table:
@@ -72,11 +74,17 @@ def why_sentence(diagnosis: Diagnosis) -> str:
 
 
 def account_sentence(account: Account) -> str:
-    """Names the largest parts of a difference, all conversions as one part, and the rest, so that the parts add up."""
+    """
+    Names the largest parts of a difference and the rest, so that the parts add up.
+
+    All conversions are one part, and so are rows that a reader could not tell apart.
+    """
     difference = account.slower_seconds - account.faster_seconds
-    groups = [[row] for row in account.rows if row.kind != "conversion"]
-    groups.append([row for row in account.rows if row.kind == "conversion"])
-    costs = [(sum(row.seconds for row in group), group) for group in groups]
+    groups: dict[Hashable, list[AccountRow]] = {}
+    for number, row in enumerate(account.rows):
+        alike = (row_name(row), _place(row), row.seconds > 0) if row.kind in _OF_CALLS else number
+        groups.setdefault((row.kind, None if row.kind == "conversion" else alike), []).append(row)
+    costs = [(sum(row.seconds for row in group), group) for group in groups.values()]
     parts: list[str] = []
     rest = difference
     for seconds, group in sorted(costs, key=lambda cost: -cost[0])[:MOST_ROWS]:
@@ -103,28 +111,30 @@ def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:
-    """Describes one row, or all rows of conversions together; names their place if all rows have the same place."""
+    """Describes rows of one part together; names their place if all rows have the same place."""
     row = max(rows, key=lambda row: row.seconds)
     words = _KINDS[row.kind][0].format(row_name(row))
-    count = f"{row.count} x " if row.count > 1 and row.kind != "conversion" else ""
+    number = sum(row.count for row in rows)
+    count = f"{number} x " if number > 1 and row.kind != "conversion" else ""
     places = {_place(row) for row in rows if row.seconds}
-    place = places.pop() if len(places) == 1 else None
-    return f"{count}{words} ({clean_name(place)})" if place else f"{count}{words}"
+    place = places.pop() if len(places) == 1 else ""
+    return f"{count}{words}{phrase(' ({})', place, clean_name)}"
 
 
-def _place(row: AccountRow) -> str | None:
+def _place(row: AccountRow) -> str:
     if row.locations:
         return line_words(row.locations[0])
-    return f"module {row.module}" if row.module is not None and row.module.isdecimal() else row.module
+    module = row.module or ""
+    return f"module {module}" if module.isdecimal() else module
 
 
-def conversions_sentence(trial: Trial) -> str | None:
-    """Says what a trial converts per call and the cost, or that no kernels were recorded; None without conversions."""
+def conversions_sentence(trial: Trial) -> str:
+    """Says what a trial converts per call and the cost, or that no kernels were recorded; empty without conversions."""
     counted = counted_conversions(trial)
     if trial.kernels is None and not trial.is_static:
         return "kernels were not recorded, so conversions are not known"
     if not counted:
-        return None
+        return ""
     seconds, whole = sum_seconds(counted), trial.kernel_seconds
     moved, cost = sum_if_all_known(*(conversion.bytes_moved for conversion in counted)), ""
     if seconds is not None and whole:

@@ -166,14 +166,6 @@ def _claim_faster(diagnosis: Diagnosis) -> str:
     return f"{gain[0].upper()}{gain[1:]}: {shown_name(ratio.name)}{keep}"
 
 
-def _claim_too_little(diagnosis: Diagnosis) -> str:
-    return f"Only {_claim_faster(diagnosis)}; keep {_default(diagnosis)}"
-
-
-def _claim_busy(_: Diagnosis) -> str:
-    return "Nothing can be said: the machine was busy"
-
-
 def _claim_nothing_faster(diagnosis: Diagnosis) -> str:
     best = _claimed(diagnosis)
     if best is None:
@@ -232,8 +224,10 @@ def _claim_static(diagnosis: Diagnosis) -> str:
 
 FOUND = Situation(_claim_faster, why="Why")
 UNCERTAIN = Situation(_claim_faster, "something looks faster, not certain", why="Why")
-BUSY = Situation(_claim_busy, "nothing can be said: the machine was busy")
-TOO_LITTLE = Situation(_claim_too_little, "too little is gained by a change")
+BUSY = Situation(lambda _: "Nothing can be said: the machine was busy", "nothing can be said: the machine was busy")
+TOO_LITTLE = Situation(
+    lambda diagnosis: f"Only {_claim_faster(diagnosis)}; keep {_default(diagnosis)}", "too little is gained by a change"
+)
 NOTHING_FASTER = Situation(_claim_nothing_faster, "nothing is faster")
 DIFFERENT = Situation(_claim_different, "outputs of the default differ")
 IRRELEVANT = Situation(_claim_irrelevant, "layouts do not matter")

@@ -12,7 +12,7 @@ from layoutdoctor.diagnosis.comparison import WITH_RESULT, TraceComparison
 from layoutdoctor.examination.changes.costs import LEAST_COST_SHARE, TIME_TOLERANCE, format_count
 from layoutdoctor.examination.changes.traces import KINDS, loose_name
 from layoutdoctor.reports.sections.account import account_sentence, account_table
-from layoutdoctor.reports.sections.rows import Overview, Table, TableRow, format_interval
+from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Overview, Table, TableRow, format_interval
 from layoutdoctor.reports.sections.wording import clean, clean_name, shown_name
 from layoutdoctor.units import format_ratio, format_seconds, format_share
 from layoutdoctor.words import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         TrialChange,
     )
 
-ABSENT = "-"
 LONGEST_NAME = 60
 MOST_NAMED = 3
 MOST_LISTED = 6
@@ -169,7 +168,7 @@ def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
         if _is_shown(change, least)
     )
     trips = tuple(
-        TableRow((_round_trip_words(change), clean_name(change.module or ABSENT), *_amount_cells(change)))
+        TableRow((_round_trip_words(change), clean_name(change.module or UNKNOWN_CELL), *_amount_cells(change)))
         for change in comparison.round_trips
         if _is_shown(change, least)
     )
@@ -190,7 +189,7 @@ def _trace_tables(comparison: TraceComparison) -> Iterator[Table]:
 def _total_cells(total: TotalChange) -> tuple[str, ...]:
     name = clean(total.name if len(total.name) <= LONGEST_NAME else loose_name(total.name), LONGEST_NAME)
     old, new = (one.conversion_count or 0 if one else 0 for one in (total.old, total.new))
-    conversions = _counts(old, new) if old or new else ABSENT
+    conversions = _counts(old, new) if old or new else UNKNOWN_CELL
     return f"{name} (similar names)" if total.is_loose else name, *_amount_cells(total), conversions
 
 
@@ -304,9 +303,9 @@ def _finding_row(finding: FindingChange) -> TableRow:
             f"{clean_name(finding.code)} {clean_name(finding.rule)}",
             _counts(finding.old_count, finding.new_count),
             finding.severity,
-            shown_name(finding.configuration) if finding.configuration else ABSENT,
-            place or ABSENT,
-            phrase("{}", finding.seconds, format_seconds) or ABSENT,
+            shown_name(finding.configuration) if finding.configuration else UNKNOWN_CELL,
+            place or UNKNOWN_CELL,
+            phrase("{}", finding.seconds, format_seconds) or UNKNOWN_CELL,
         )
     )
 
@@ -328,10 +327,10 @@ def _trial_cells(trial: TrialChange, baseline: str | None) -> tuple[tuple[str, .
     conversions = NOT_RECORDED
     if old.costs is not None and new.costs is not None:
         conversions = _counts(old.costs.conversion_count, new.costs.conversion_count)
-    ratios = (phrase("{}", ratio, lambda one: format_ratio(one.median)) or ABSENT for ratio in (old.ratio, new.ratio))
-    ratio = "1" if trial.name == baseline else " -> ".join(ratios)
-    change = "not judged" if trial.not_judged is not None else phrase("{}", trial.change, format_interval) or ABSENT
-    return (name, _times(old.seconds, new.seconds), ratio, change, conversions), None
+    medians = (phrase("{}", ratio, lambda one: format_ratio(one.median)) for ratio in (old.ratio, new.ratio))
+    ratio = "1" if trial.name == baseline else " -> ".join(median or UNKNOWN_CELL for median in medians)
+    change = "not judged" if trial.not_judged is not None else phrase("{}", trial.change, format_interval)
+    return (name, _times(old.seconds, new.seconds), ratio, change or UNKNOWN_CELL, conversions), None
 
 
 # ------------------------------------------------------------------------------------------------------------ wording
@@ -373,12 +372,12 @@ def _shape_words(shape: tuple[Size, ...] | None) -> str:
 
 
 def _amount_cells(change: CostChange) -> tuple[str, str, str]:
-    difference = phrase("{}", change.seconds_difference, _difference) or ABSENT
+    difference = phrase("{}", change.seconds_difference, _difference) or UNKNOWN_CELL
     return _amount_cell(change.old), _amount_cell(change.new), difference
 
 
 def _amount_cell(amount: Amount | None) -> str:
-    return phrase("{}", amount, lambda one: f"{format_count(one.count)}  {_seconds(one.seconds)}") or ABSENT
+    return phrase("{}", amount, lambda one: f"{format_count(one.count)}  {_seconds(one.seconds)}") or UNKNOWN_CELL
 
 
 def _difference(seconds: float) -> str:

@@ -46,13 +46,13 @@ class Detail:
 
     Attributes:
         text: Sentences before the table.
-        log: Raw lines of a log, not cleaned; None if there is no log.
+        log: Raw lines of a log, not cleaned; empty if there is no log.
     """
 
     title: str
     table: Table | None = None
     text: tuple[str, ...] = ()
-    log: str | None = None
+    log: str = ""
 
 
 def build_details(diagnosis: Diagnosis, most: int) -> tuple[Detail, ...]:
@@ -144,7 +144,7 @@ def _shape(sizes: Sequence[int | str]) -> str:
 
 
 def _layout(layout: Layout) -> str:
-    names = clean_name(layout.format) if layout.format is not None else " or ".join(layout.memory_formats)
+    names = clean_name(layout.format or " or ".join(layout.memory_formats))
     if names:
         return f"{names} {_shape(layout.shape)}"
     return _shape(layout.shape) + phrase(" stride {}", layout.stride, _shape)

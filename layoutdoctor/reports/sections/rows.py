@@ -133,12 +133,10 @@ class Overview:
     code: tuple[str, ...] = ()
 
 
-def build_tables(diagnosis: Diagnosis, run: RecordedRun | None = None) -> tuple[Table, ...]:
+def build_tables(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[Table, ...]:
     """Makes the table of configurations; for a recorded run, tables of the costliest places and of the steps."""
     if run is None:
         return (_configurations(diagnosis),)
-    if run.trial is None:
-        return ()
     return _places_in_graphs(run.trial) if run.trial.kernels is None else _places(run.trial.kernels)
 
 

@@ -69,12 +69,12 @@ _WITHOUT_OPERATIONS_BETWEEN = {
 def build_run_answer(diagnosis: Diagnosis, run: RecordedRun) -> ReportAnswer:
     """Returns the cost of a recorded run's layout conversions, the round trips among them, and the next step."""
     kind, trial = run.kind, run.trial
-    if trial is None:
-        return ReportAnswer(f"Nothing can be said: {clean(failure_clause(diagnosis.trials[0]), 300)}")
-    kernels, counted = trial.kernels, counted_conversions(trial)
+    if trial.status != "ok":
+        return ReportAnswer(f"Nothing can be said: {clean(failure_clause(trial), 300)}")
+    kernels, counted = trial.kernel_summary, counted_conversions(trial)
     if kind == "compiles":
         return _of_compiles(trial, counted)
-    if kernels is None or not (kernels.count or counted):
+    if not kernels.count and not counted:
         return _no_kernels(diagnosis.subject.device, kernels, kind)
     first = _creation_claim(kernels, sum_seconds(counted) or 0.0)
     notes = [*_creation_notes(kernels.creations, first), *_waiting_note(kernels), *_convolution_note(kernels)]
@@ -142,27 +142,26 @@ def _of_compiles(trial: Trial, counted: Sequence[Conversion]) -> ReportAnswer:
     conversions = count_of(len(counted), "conversion")
     per_call = "" if trial.recompile_count else " per call"  # a graph that is compiled again replaces the earlier one
     claim = f"{graphs}, {conversions}{per_call} in compiled code; no times were recorded"
-    notes = [("Decision", decision_sentence(trial, in_full=True))] if decision_sentence(trial, in_full=True) else []
+    decision = decision_sentence(trial, in_full=True)
+    notes = [("Decision", decision)] if decision else []
     notes += _conversion_notes(trial, "compiles", counted) if counted else []
     return ReportAnswer(claim, notes=(*notes, *_to_diagnose()))
 
 
-def _no_kernels(device: str | None, kernels: KernelSummary | None, kind: str) -> ReportAnswer:
-    if kernels is not None and kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
+def _no_kernels(device: str | None, kernels: KernelSummary, kind: str) -> ReportAnswer:
+    if kernels.not_understood_count and device not in (None, "cpu", "cuda", "mps", "xpu"):
         return ReportAnswer(
             f"Nothing can be said of conversions: events of the device {clean(device, 20)} are not understood",
             notes=_to_diagnose(),
         )
-    how: str | None = None
-    if kernels is not None and kernels.creations is not None:
+    if kernels.creations is not None:
         first = _creation_claim(kernels, 0.0)
         notes = tuple(_creation_notes(kernels.creations, first))
         return ReportAnswer(f"{first}Nothing can be said of conversions: {_EMPTY[kind]}", notes=notes)
-    if kind == "log":
-        how = _RECORD["log"]
-    elif kind == "trace" and device is not None:
-        is_lost = kernels is not None and all(lack.part != "kernels" for lack in kernels.lacks)
-        how = _RECORD.get(device, _RECORD["lost"] if is_lost else None)
+    how = _RECORD["log"] if kind == "log" else ""
+    if kind == "trace" and device is not None:
+        is_lost = all(lack.part != "kernels" for lack in kernels.lacks)
+        how = _RECORD.get(device, _RECORD["lost"] if is_lost else "")
     notes = ((("Record", how),) if how else ()) + (_to_diagnose() if kind == "trace" else ())
     return ReportAnswer(f"Nothing can be said: {_EMPTY[kind]}", notes=notes)
 

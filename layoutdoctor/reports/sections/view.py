@@ -62,7 +62,9 @@ class FindingEntry:
     Attributes:
         findings: The findings of the entry, in their order.
         others: Place and message of each finding but the first, for a format that has room for them.
-        configuration: The trial of the findings; None for the baseline, a recorded run, or the whole diagnosis.
+        configuration: The trial of the findings; empty for the baseline, a recorded run, or the whole diagnosis.
+        place: Lines and modules of the findings; empty if none is known.
+        suggestion: Advice on what to do; empty if nothing is to be done.
         is_elsewhere: Whether a short report shows only the code of the entry. This holds for configurations other than
             the baseline and the recommended one, and for notes beside more severe findings.
     """
@@ -70,10 +72,10 @@ class FindingEntry:
     code: str
     severity: str
     rule: str
-    configuration: str | None
+    configuration: str
     message: str
-    place: str | None
-    suggestion: str | None
+    place: str
+    suggestion: str
     findings: tuple[Finding, ...]
     others: tuple[str, ...] = ()
     is_elsewhere: bool = False
@@ -93,7 +95,7 @@ class View:
     Attributes:
         title: The subject, its mode, the device, in parts.
         made_by: The program and its version.
-        interrupted: Sentence that says why the diagnosis stopped; None if it ran to its end.
+        interrupted: Sentence that says why the diagnosis stopped; empty if it ran to its end.
         remarks: Facts about the model and the trials for which the answer and the tables have no room.
         findings: The entries on findings, most severe first.
         not_understood: Everything that could not be recorded or read.
@@ -103,7 +105,7 @@ class View:
 
     title: tuple[str, ...]
     made_by: str
-    interrupted: str | None
+    interrupted: str
     answer: ReportAnswer
     tables: tuple[Table, ...]
     remarks: tuple[str, ...]
@@ -118,10 +120,10 @@ class View:
         return tuple(entry for entry in self.findings if not entry.is_elsewhere)
 
     @property
-    def other_findings(self) -> str | None:
-        """The number and codes of the findings that a short report leaves out; None if it leaves out no finding."""
+    def other_findings(self) -> str:
+        """The number and codes of the findings that a short report leaves out; empty if it leaves out no finding."""
         others = [entry for entry in self.findings if entry.is_elsewhere]
-        return f"{len(others)} more: {finding_codes(others)}" if others else None
+        return f"{len(others)} more: {finding_codes(others)}" if others else ""
 
 
 def finding_codes(entries: Sequence[FindingEntry]) -> str:
@@ -136,13 +138,12 @@ def build_view(diagnosis: Diagnosis) -> View:
     answer = build_answer(diagnosis) if run is None else build_run_answer(diagnosis, run)
     if is_from_python(diagnosis):
         answer = replace(answer, notes=tuple((label, in_python(text)) for label, text in answer.notes))
-    findings, interrupted = tuple(_finding_entries(diagnosis)), None
-    if diagnosis.interrupted is not None:
-        interrupted = f"Not finished: {clean(diagnosis.interrupted)}. The report shows what was measured until then"
+    findings = tuple(_finding_entries(diagnosis))
+    stopped = "Not finished: {}. The report shows what was measured until then"
     return View(
         title=_title(diagnosis, run),
         made_by=f"layoutdoctor {clean_name(diagnosis.layoutdoctor_version)}",
-        interrupted=interrupted,
+        interrupted=phrase(stopped, diagnosis.interrupted, clean),
         answer=answer,
         tables=build_tables(diagnosis, run),
         remarks=build_remarks(diagnosis),
@@ -266,17 +267,12 @@ def _measurement(diagnosis: Diagnosis, run: RecordedRun | None) -> tuple[str, ..
     if all(trial.measurement is None for trial in diagnosis.trials):
         return ("nothing, because no configuration was timed",)
     kept = ", in processes that keep freed memory" if diagnosis.subject.device == "cpu" else ""
-    done = diagnosis.reproduction
-    return (
-        f"all configurations in turns, round by round{kept}",
-        "intervals cover the true ratio with 95 % confidence",
-        *(() if done is None or done.given_back is None else (_given_back_words(*done.given_back),)),
-    )
-
-
-def _given_back_words(median: float, low: float, high: float) -> str:
-    ratio = f"{format_ratio(median)} ({interval_words(low, high)})"
-    return f"{ratio} in processes of the reproducer that give freed memory back"
+    said = [f"all configurations in turns, round by round{kept}", "intervals cover the true ratio with 95 % confidence"]
+    if diagnosis.reproduction is not None and diagnosis.reproduction.given_back is not None:
+        median, *ends = diagnosis.reproduction.given_back
+        ratio = f"{format_ratio(median)} ({interval_words(*ends)})"
+        said.append(f"{ratio} in processes of the reproducer that give freed memory back")
+    return tuple(said)
 
 
 def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[FindingEntry]) -> tuple[str, ...]:
@@ -287,7 +283,7 @@ def _hints(diagnosis: Diagnosis, run: RecordedRun | None, findings: Sequence[Fin
         return (*explain, 'diagnosis.save("report.html"), or .md')
     if run is None:
         return (*explain, "--output report.html, or report.md for an issue")
-    can_mark = "kineto_trace" in run.sources and run.trial is not None and bool(counted_conversions(run.trial))
+    can_mark = "kineto_trace" in run.sources and bool(counted_conversions(run.trial))
     marks = ("--output annotated.json.gz shows conversions in Perfetto",) if can_mark else ()
     return (*explain, *marks, "layoutdoctor compare OLD NEW")
 
@@ -306,15 +302,15 @@ def _finding_entries(diagnosis: Diagnosis) -> Iterator[FindingEntry]:
         is_own = first.configuration in (None, main)
         is_main = (is_own or is_new) and not (is_grave and first.severity == "note")
         is_named = not is_own and not diagnosis.is_recording
-        suggestion = clean(first.suggestion) if first.suggestion else None
+        suggestion = clean(first.suggestion or "")
         entry = FindingEntry(
             code=clean_name(first.code),
             severity=first.severity,
             rule=clean_name(first.rule),
-            configuration=shown_name(first.configuration or "") if is_named else None,
+            configuration=shown_name(first.configuration or "") if is_named else "",
             message=clean(first.message),
             place=place_of(first.location, first.module),
-            suggestion=in_python(suggestion) if suggestion and is_from_python(diagnosis) else suggestion,
+            suggestion=in_python(suggestion) if is_from_python(diagnosis) else suggestion,
             findings=findings,
             is_elsewhere=not (shows_all or is_main),
         )
@@ -337,7 +333,7 @@ def _by_cure(findings: Iterable[Finding]) -> Iterable[tuple[Finding, ...]]:
 
 def _of_several_places(entry: FindingEntry) -> FindingEntry:
     """Returns the entry of several findings, with all places, the cost of all, and the first finding's message."""
-    places = distinct(place_of(finding.location, finding.module) for finding in entry.findings)
+    places = distinct(filter(None, (place_of(finding.location, finding.module) for finding in entry.findings)))
     known = [finding.location for finding in entry.findings if finding.location is not None]
     lines = distinct(clean(line_words(location, with_folders=True), 200) for location in known)
     cost = phrase(", {} in all", entry.costs)

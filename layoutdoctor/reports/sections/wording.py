@@ -84,13 +84,13 @@ def _printable(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def place_of(location: SourceLocation | None, module: str | None) -> str | None:
-    """Returns file and line, then the path of the module; None if neither is known."""
+def place_of(location: SourceLocation | None, module: str | None) -> str:
+    """Returns file and line, then the path of the module; empty if neither is known."""
     line = phrase("{}", location, lambda place: clean(line_words(place, with_folders=True), 200))
     path = phrase("{}", module, clean_name)
     if path and not line and path.replace(".", "").isdigit():  # within a Sequential
         path = f"module {path}"
-    return joined((line, path), "  ") or None
+    return joined((line, path), "  ")
 
 
 def project_path(file: str) -> str | None:
@@ -153,12 +153,12 @@ class RecordedRun:
     The run that a recording holds.
 
     Attributes:
-        trial: The trial of the run; None if its file could not be examined.
+        trial: The trial of the run; its status is not ``ok`` if its file could not be examined.
         sources: The kinds of files from which the kernels were read.
         kind: The kind of file from which the run was read.
     """
 
-    trial: Trial | None
+    trial: Trial
     sources: tuple[SourceKind, ...]
     kind: Literal["trace", "table", "log", "compiles"]
 
@@ -167,16 +167,16 @@ def recorded_run(diagnosis: Diagnosis) -> RecordedRun | None:
     """Returns the recorded run; None for the diagnosis of a model."""
     if not diagnosis.is_recording:
         return None
-    trial = next((trial for trial in diagnosis.trials if trial.status == "ok"), None)
-    if trial is None:
-        return RecordedRun(None, (), "trace")
+    trial = next((trial for trial in diagnosis.trials if trial.status == "ok"), diagnosis.trials[0])
+    if trial.status != "ok":
+        return RecordedRun(trial, (), "trace")
     if trial.kernels is None:  # a trace, table or log would have kernels
         lacks_kernels = any(lack.part == "kernels" for lack in trial.lacks)
         return RecordedRun(trial, ("captured_compiles" if lacks_kernels else "torch_trace_log",), "compiles")
     sources = trial.kernel_summary.sources
-    return RecordedRun(
-        trial, sources, "log" if "onednn_log" in sources else "table" if "totals_table" in sources else "trace"
-    )
+    if "onednn_log" in sources:
+        return RecordedRun(trial, sources, "log")
+    return RecordedRun(trial, sources, "table" if "totals_table" in sources else "trace")
 
 
 def shown_name(name: str) -> str:

@@ -95,7 +95,7 @@ def test_without_its_private_names_the_compile_goes_on_and_every_loss_is_named(m
         take_away(monkeypatch, path, AttributeError("no such attribute"))
     capture = compiled_under_capture()
 
-    assert list(dict.fromkeys(failure.partition(":")[0] for failure in capture.failures)) == [
+    assert list(dict.fromkeys(lack.reason.split(":")[1].strip() for lack in capture.lacks)) == [
         "graph breaks",
         "reasons of recompiles",
         "traced model",
@@ -167,7 +167,7 @@ def test_an_eager_iteration_runs_without_a_private_name_or_a_layout_and_names_it
 
     def failure() -> str | None:
         results: list[torch.Tensor] = []
-        graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), None, lambda: results)
+        graph = record_eager_iteration(lambda: results.append(torch.ones(3).relu()), torch.nn.Module(), lambda: results)
         assert torch.equal(results[0], torch.ones(3))
         return graph.hook_failure
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch._inductor.fx_utils  # torch 2.7 asks for it in the decision and leaves the import to others
+from fx_builders import backward_only, traced
 from torch._guards import detect_fake_mode
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import InductorHooks, inductor_config
 from layoutdoctor.capture.fx_graph import calls_of
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.graph import Decision
 
 
-def traced(function: Callable[..., Any], *shapes: tuple[int, ...], mode: str = "fake") -> Any:
-    with torch.no_grad():
-        return make_fx(function, tracing_mode=mode)(*(torch.empty(shape) for shape in shapes))
-
-
 def convolutions(*weights: tuple[int, ...], groups: int = 1, size: int = 8, mode: str = "fake") -> Any:
     """A graph of independent convolutions with weights of these shapes."""
 
@@ -38,15 +33,6 @@ def convolutions(*weights: tuple[int, ...], groups: int = 1, size: int = 8, mode
 
     inputs = [(2, weight[1] * groups, size, size) for weight in weights]
     return traced(run, *inputs, *weights, mode=mode)
-
-
-def backward_only() -> Any:
-    def run(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
-        ones, zeros = [1, 1], [0, 0]
-        arguments = (None, ones, zeros, ones, False, zeros, 1, [True, True, False])
-        return torch.ops.aten.convolution_backward(gradient, x, weight, *arguments)[:2]
-
-    return traced(run, (2, 8, 6, 6), (2, 4, 8, 8), (8, 4, 3, 3))
 
 
 def asked(graph_module: Any, *, is_inference: bool, **settings: bool) -> tuple[bool, RawDecision]:

@@ -43,7 +43,7 @@ def recorded(function: Callable[..., Any], *args: Any, training: bool = False) -
             with torch.no_grad():
                 kept.append(function(*args))
 
-    module = function if isinstance(function, torch.nn.Module) else None
+    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
     return record_eager_iteration(step, module, lambda: kept)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 import torch
+from fx_builders import traced
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture import fx_graph
@@ -27,11 +28,6 @@ from layoutdoctor.capture.fx_graph import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def traced(function: Any, *shapes: tuple[int, ...], mode: str = "fake") -> Any:
-    with torch.no_grad():
-        return make_fx(function, tracing_mode=mode)(*(torch.empty(shape) for shape in shapes))
 
 
 def test_a_node_has_its_inputs_in_order_its_layout_and_its_dtype() -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from builders import graph_conversions
+from fx_builders import backward_only, traced
 from packaging.version import Version
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from layoutdoctor.capture.compat import compile_settings
 from layoutdoctor.capture.fx_graph import fx_nodes
@@ -45,7 +45,7 @@ def captured(model: torch.nn.Module, x: torch.Tensor, *, on: bool = True) -> tup
     with compile_settings({}), CompileCapture() as capture, torch.no_grad():
         expected, result = model(x), compiled(x)
     torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
-    assert capture.failures == ()
+    assert capture.lacks == ()
     assert all(graph.hook_failure is None for graph in capture.graphs)
     return capture.graphs
 
@@ -149,17 +149,7 @@ def test_a_constants_place_in_memory_is_no_part_of_the_code_and_its_strides_are(
     assert code_fingerprint(frozen) != code_fingerprint(frozen.replace("(18, 9, 3, 1)", "(18, 1, 6, 2)"))
 
 
-def traced(function: Any, *shapes: tuple[int, ...]) -> Any:
-    with torch.no_grad():
-        return make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes))
-
-
 def test_weights_and_gradients_among_a_graphs_inputs_are_known_by_their_place() -> None:
-    def backward(tangents: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
-        ones, zeros = [1, 1], [0, 0]
-        arguments = (None, ones, zeros, ones, False, zeros, 1, [True, True, False])
-        return torch.ops.aten.convolution_backward(tangents, x, weight, *arguments)[:2]
-
     forward = traced(lambda x, w, b: torch.conv2d(x, w, b), (1, 4, 8, 8), (6, 4, 3, 3), (6,))
     assert placeholder_kinds(fx_nodes(forward), "inference") == {
         "x_1": "activation",
@@ -171,9 +161,7 @@ def test_weights_and_gradients_among_a_graphs_inputs_are_known_by_their_place() 
     assert kinds == {"x_1": "activation", "w_1": "weight", "s_1": "activation"}
     two = traced(lambda x, w, s: torch.conv2d(x, w * s), (1, 4, 8, 8), (6, 4, 3, 3), (6, 4, 3, 3))
     assert "weight" not in placeholder_kinds(fx_nodes(two), "inference").values()  # one of them, and not known which
-    graph = traced(backward, (2, 8, 6, 6), (2, 4, 8, 8), (8, 4, 3, 3))
-
-    assert placeholder_kinds(fx_nodes(graph), "backward") == {
+    assert placeholder_kinds(fx_nodes(backward_only()), "backward") == {
         "tangents_1": "gradient",
         "x_1": "activation",
         "weight_1": "weight",

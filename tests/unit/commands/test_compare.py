@@ -20,7 +20,7 @@ from builders import (
 from layoutdoctor.__main__ import main
 from layoutdoctor.diagnosis.comparison import ModelComparison, TraceComparison
 from layoutdoctor.diagnosis.saved import to_json
-from layoutdoctor.errors import LayoutDoctorError, TraceError, UsageError
+from layoutdoctor.errors import TraceError, UsageError
 from layoutdoctor.recording.files import kind_of_file
 from layoutdoctor.run.recorded import compare
 
@@ -98,14 +98,6 @@ def test_reports_are_written_by_suffix(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(files[0].read_bytes())["kind"] == "trace-comparison"
     assert files[1].read_text().startswith("## ")
     assert files[2].read_text() == capsys.readouterr().out
-
-
-def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("dear diary\n")
-
-    with pytest.raises(LayoutDoctorError, match=r"notes\.txt"):
-        compare(path, a_run())
 
 
 def test_a_saved_diagnosis_is_told_from_a_trace_by_what_is_in_it(tmp_path: Path) -> None:

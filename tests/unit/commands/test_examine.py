@@ -65,7 +65,9 @@ def test_recordings_of_several_diagnoses_make_a_report_each(
     assert {diagnosis["created_at"] for diagnosis in found} == {a_recording().head.created_at, LATER}
     assert text.count("layoutdoctor explain LD501") == 2
     assert main(["examine", str(folder), "--output", str(tmp_path / "d.json")]) == 2
-    assert "cannot write one file for 2 diagnoses" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "cannot write one file for 2 diagnoses" in err
+    assert "examine one file at a time" in err
 
 
 def test_a_broken_one_is_named_and_the_others_are_examined_if_there_are_any(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,20 +49,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("old.json", "new.json"):
         (tmp_path / name).write_bytes(to_json(a_diagnosis(a_trial())))
     (tmp_path / "accepted.json").write_text('{"accepted_version": 1, "findings": []}')
-    shutil.copy(PATCH_EMBED, tmp_path / "trace.json.gz")
     (tmp_path / "link.py").symlink_to("model.py")
     os.link("model.py", "hard.py")
     os.link("old.json", "hard.json")
     (tmp_path / "again").symlink_to(".")
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "eager.json.gz").symlink_to("../model.py")
     return tmp_path
 
 
 def test_files_that_are_read_are_never_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(folder)
     for words, output in (
-        (["model.py"], "./model.py"),
         (["model.py"], "hard.py"),
         (["model.py"], "again/model.py"),
         (["link.py:Net"], "model.py"),
@@ -73,14 +68,12 @@ def test_files_that_are_read_are_never_written(folder: Path, capsys: pytest.Capt
         (["model.py", "--accepted", "accepted.json"], "accepted.json"),
         (["render", "old.json"], "hard.json"),
         (["compare", "old.json", "new.json"], "new.json"),
-        (["trace", "trace.json.gz", "--accepted", "accepted.json"], "accepted.json"),
     ):
         assert main([*words, "--output", output, "--force"]) == 2, words
         assert "which this command reads; name another file" in capsys.readouterr().err
     for words in (
         ["model.py", "--write-accepted", "hard.py"],
         ["render", "old.json", "--write-accepted", "./old.json"],
-        ["trace", "trace.json.gz", "--write-accepted", "trace.json.gz"],
     ):
         assert main([*words, "--force"]) == 2, words
         assert "which this command reads; name another file" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from layoutdoctor.commands.output import save_recordings
 from layoutdoctor.commands.resuming import Folder
 from layoutdoctor.commands.running import Running, check_request
 from layoutdoctor.commands.signals import Interrupted, ending_signals
+from layoutdoctor.diagnosis.accepted import NOTHING_ACCEPTED
 from layoutdoctor.errors import UsageError
 from layoutdoctor.run.recorded import diagnose_recordings
 from layoutdoctor.workers.messages import Request
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 REQUEST = Request(
     target="model.py", configurations=tuple(map(a_configuration, ("inductor", "eager", "inductor-layout-opt-on")))
 )
-CONCLUSION = Conclusion((), "text", False, None, None, None, False, None)
+CONCLUSION = Conclusion((), "text", False, None, None, NOTHING_ACCEPTED, False, None)
 MEASURED = recordings_of(a_diagnosis(a_trial("inductor"), a_trial("eager"), a_failed_trial("inductor-layout-opt-on")))
 
 
@@ -137,11 +138,6 @@ def with_another_variable(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -
     return "TORCHINDUCTOR_FREEZING"
 
 
-def with_other_threads(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return "OMP_NUM_THREADS"
-
-
 def with_another_torch(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
     return "torch"
@@ -152,9 +148,7 @@ def on_another_machine(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> s
     return "machine"
 
 
-@pytest.mark.parametrize(
-    "change", [edited, gone, with_another_variable, with_other_threads, with_another_torch, on_another_machine]
-)
+@pytest.mark.parametrize("change", [edited, gone, with_another_variable, with_another_torch, on_another_machine])
 def test_what_has_changed_since_is_said_and_all_is_measured_again(
     change: Callable[[FakeEngine, pytest.MonkeyPatch], str],
     engine: FakeEngine,

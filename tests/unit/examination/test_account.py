@@ -156,6 +156,15 @@ def test_a_call_is_told_by_its_layout_else_by_the_code_that_the_library_chose() 
     assert (row.operations, row.slower_layout, row.faster_layout) == (("conv2d",), contiguous(), channels_last())
     assert row_of(other_code, "implementation").slower_kernels == ("convolution gemm:ref",)
     assert [row.kind for row in same.rows] == ["operation", "outside_kernels"]
+    # A weight that is converted in each call is a row of its own; the convolution itself runs the same code.
+    reorder = a_kernel("reorder", 0.5 * MS, implementation="jit:uni", node="convolution", graph="graph 0")
+    weight = a_conversion("k", tensor="weight", kernel="reorder", node="convolution", graph="graph 0", seconds=0.5 * MS)
+    slow = side("a", contiguous(), "jit", 4)
+    slow = ran("a", *slow.kernel_summary.kernels, reorder, takes=4.5, graph=slow.graphs[0], conversions=(weight,))
+    assert parts(told(slow, side("b", contiguous(), "jit", 3)))[:2] == [
+        ("operation", 1.0, ("conv2d",)),
+        ("conversion", 0.5, ("conversion of weights",)),
+    ]
     # A compiled call reads the compiler's buffer, which may have another layout than the traced tensor.
     made = a_buffer("buf0", layout=channels_last(), kernel="triton_0")
     call = a_buffer("buf1", kernel="conv", is_extern=True, source_node="convolution", reads=("buf0",), launch=None)
@@ -221,7 +230,8 @@ def test_conversions_are_rows_of_their_own_and_the_kernel_loses_their_time() -> 
     ]
 
 
-def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
+@pytest.mark.parametrize(("slow_code", "kind"), [("gemm:ref", "implementation"), ("brgconv", "operation")])
+def test_calls_that_run_the_same_two_codes_in_every_layer_are_one_row(slow_code: str, kind: str) -> None:
     """A video VAE lost 48 ms in 90 calls; a third of it stood in "130 rows, each small"."""
     lines = range(1, 41)
     nodes = [at(line, f"conv{line}", CONV, called="conv3d") for line in lines]
@@ -230,11 +240,11 @@ def test_calls_that_run_other_code_in_every_layer_are_one_row() -> None:
         called = (a_kernel("convolution", takes * MS, implementation=code, node=n.name, graph="eager") for n in nodes)
         return ran(name, *called, takes=40 * takes, graph=eager(*nodes))
 
-    row = told(side("a", "gemm:ref", 2), side("b", "brgconv", 1)).rows[0]
+    row = told(side("a", slow_code, 2), side("b", "brgconv", 1)).rows[0]
 
-    assert (row.kind, row.count, row.seconds) == ("implementation", 40, pytest.approx(40 * MS))
+    assert (row.kind, row.count, row.seconds) == (kind, 40, pytest.approx(40 * MS))
     assert [place.line for place in row.locations] == [*lines]
-    assert row.slower_kernels == ("convolution gemm:ref",)
+    assert row.slower_kernels == (f"convolution {slow_code}",)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ BACK = last("back", a_read("r", PLAIN), origins=("conv_b",))
 B = call("b", "back", node="conv_b")
 
 
-def compiled(*buffers: Buffer) -> tuple[LayoutBreaker, ...]:
-    known = a_graph(nodes=NODES, buffers=buffers)
+def compiled(*buffers: Buffer, nodes: tuple[FxNode, ...] = NODES) -> tuple[LayoutBreaker, ...]:
+    known = a_graph(nodes=nodes, buffers=buffers)
     return compiled_breakers(Flow(known), graph_conversions(known))
 
 
@@ -164,7 +164,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     buffers = (A, given, whole, part, after, back, B, end, call("f", "e", node="lif_1", layout=PLAIN))
     known = a_graph(nodes=OPERATOR, buffers=buffers)
 
-    found = compiled_breakers(Flow(known), graph_conversions(known))
+    found = compiled(*buffers, nodes=OPERATOR)
 
     words = "it needs contiguous_format (as traced), gets channels_last and returns contiguous_format"
     assert [(b.node, b.op, b.module, b.reason, len(b.conversions)) for b in found] == [
@@ -174,7 +174,7 @@ def test_an_operator_of_any_library_that_is_converted_for_is_named_with_what_it_
     asked = (msgspec.structs.replace(c, owner="user") if c.value == "n" else c for c in graph_conversions(known))
     assert [b.node for b in compiled_breakers(Flow(known), tuple(asked))] == ["relu"]  # the call is LD501's
     keeping = (A, call("k", "a", node="lif", layout=PLAIN), last("back", a_read("k", PLAIN), origins=("conv_b",)), B)
-    (breaker,) = compiled_breakers(Flow(kept := a_graph(nodes=OPERATOR, buffers=keeping)), graph_conversions(kept))
+    (breaker,) = compiled(*keeping, nodes=OPERATOR)
     assert breaker.reason == "it is given channels_last; it returns its result in contiguous_format"
 
 
@@ -184,9 +184,8 @@ def test_an_operator_of_several_results_is_named_though_a_convolution_is_among_i
     whole = msgspec.structs.replace(call("l", "n", node="", layout=None), kernel=kernel, origins=("lif", "conv_a"))
     part = call("m", "l", node="spikes", layout=PLAIN)
     back = last("back", a_read("m", PLAIN), origins=("conv_b",))
-    known = a_graph(nodes=OPERATOR, buffers=(A, given, whole, part, back, B))
 
-    found = compiled_breakers(Flow(known), graph_conversions(known))
+    found = compiled(A, given, whole, part, back, B, nodes=OPERATOR)
 
     assert [(b.node, b.op, len(b.conversions)) for b in found] == [("lif", "mine::lif", 2)]
 
@@ -200,9 +199,8 @@ def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_b
     given = plain("n", a_read("a", LAST), source_node="conv_a", operations=("add",))
     template = plain("t", reads=("n",), kernel="triton_tem_fused_convolution_0", source_node="heads")
     back = last("back", a_read("t", PLAIN), origins=("conv_b",))
-    known = a_graph(nodes=nodes, buffers=(A, given, template, back, B))
 
-    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
+    (breaker,) = compiled(A, given, template, back, B, nodes=nodes)
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("flex_attention", "attention", 2)
     assert (
@@ -214,9 +212,8 @@ def test_attention_of_inductors_own_ends_channels_last_and_not_the_convolution_b
 def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
     kernel = a_node("k", "triton_kernel_wrapper_mutation", ("conv_a",), called="silu")
     buffers = (A, call("c", "a", node="k", layout=PLAIN), last("back", a_read("c", PLAIN), origins=("conv_b",)), B)
-    known = a_graph(nodes=(*NODES, kernel), buffers=buffers)
 
-    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
+    (breaker,) = compiled(*buffers, nodes=(*NODES, kernel))
 
     assert breaker.op == "triton::silu"
 
@@ -224,9 +221,8 @@ def test_a_triton_kernel_of_the_model_is_no_operation_of_torch() -> None:
 def test_a_value_written_contiguous_for_a_call_is_lost_at_the_call_though_others_read_it_too() -> None:
     nodes = (*NODES, a_node("fft", "aten._fft_r2c.default", ("relu",), called="fft_rfft2"))
     value = plain("n", a_read("a", LAST), source_node="relu", operations=("relu",))
-    known = a_graph(nodes=nodes, buffers=(A, value, call("f", "n", node="fft", layout=None), BACK_FROM_N, B))
 
-    (breaker,) = compiled_breakers(Flow(known), graph_conversions(known))
+    (breaker,) = compiled(A, value, call("f", "n", node="fft", layout=None), BACK_FROM_N, B, nodes=nodes)
 
     assert (breaker.op, breaker.node, len(breaker.conversions)) == ("fft_rfft2", "fft", 2)
     assert breaker.reason == "it needs contiguous_format (as traced) and is given channels_last"

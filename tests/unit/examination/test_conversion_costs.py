@@ -97,10 +97,7 @@ LARGE = buffer("buf1", layout=channels_last((2, 24, 6, 6)))
             [UNKNOWN],
         ),
         ("without a kernel list", costs([buffer()], [conversion()], []), [ESTIMATED]),
-        *(
-            ("without a bandwidth nothing is estimated", costs([buffer()], [conversion()], [], none), [UNKNOWN])
-            for none in (None, 0.0)
-        ),
+        ("without a bandwidth nothing is estimated", costs([buffer()], [conversion()], [], None), [UNKNOWN]),
         ("a measured time needs no bandwidth", costs([buffer()], [conversion()], [ran(5e-6)], None), [measured(5e-6)]),
     ],
 )

@@ -52,8 +52,8 @@ def graph(*nodes: FxNode, **changes: Any) -> Graph:
     return a_graph(name="eager", nodes=nodes, **changes)
 
 
-def only(graph: Graph, tree: list[HostOperation], **keywords: Any) -> Conversion:
-    (found,) = with_eager_conversions(graph, tree, (), **keywords).conversions
+def only(graph: Graph, tree: list[HostOperation]) -> Conversion:
+    (found,) = with_eager_conversions(graph, tree, (), {}).conversions
     return found
 
 
@@ -201,7 +201,7 @@ def test_what_is_copied_outside_of_all_graphs_stands_with_the_last_of_them() -> 
     for returned, place in (((weight,), "stem"), (twice, None)):
         names = tuple(node.name for node in returned)
         backward = a_graph(name="graph 1", direction="backward", nodes=returned, output_names=names)
-        before, after = with_copies_around([forward, backward], [*given, *between])
+        before, after = with_copies_around([forward, backward], [*given, *between], {})
         gradient, other = after.conversions
 
         assert before.conversions == ()
@@ -209,4 +209,4 @@ def test_what_is_copied_outside_of_all_graphs_stands_with_the_last_of_them() -> 
         assert (gradient.owner, gradient.module) == ("framework", place)
         assert gradient.cause == "autograd gives a gradient the strides of its parameter"
         assert (other.tensor, other.op, other.module) == ("unknown", "aten::contiguous", None)
-    assert with_copies_around([], [*given]) == ()
+    assert with_copies_around([], [*given], {}) == ()

@@ -101,7 +101,6 @@ def test_a_pointwise_operation_keeps_the_operands_layout(name: str) -> None:
         ("aten.__and__.Tensor", "__and__"),
         ("prims.convert_element_type.default", "convert_element_type"),
         ("<built-in function getitem>", "getitem"),
-        ("getitem", "getitem"),
         ("mkldnn._convolution_pointwise_.binary", "_convolution_pointwise"),
         ("x", "x"),
         ("_", "_"),

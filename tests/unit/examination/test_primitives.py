@@ -104,7 +104,6 @@ def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several
         (reorder("abcd", "acdb"), "to_channels_last"),
         (reorder("abcd", "bacd"), "other"),
         (reorder("abcd", "acdb", "4x1x8x8"), "none"),
-        (reorder("a", "a", "64"), "none"),
         (reorder("a", "A16a", "64"), "none"),
         (reorder("abcd", "abcd", dtypes=("f32", "bf16")), "none"),
         (reorder("abcde", "acdeb", "2x8x4x4x4"), "to_channels_last"),

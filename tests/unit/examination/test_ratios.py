@@ -34,7 +34,6 @@ Over = Callable[[Sequence[float]], tuple[float, float, float]]
         (1.02, 1.3, FASTER),
         (1.005, 1.3, INCONCLUSIVE),
         (0.98, 1.02, EQUAL),
-        (0.98, 1.31, INCONCLUSIVE),
         (0.7, 1.4, INCONCLUSIVE),
         (0.7, 0.98, SLOWER),
         (0.8, 0.995, INCONCLUSIVE),

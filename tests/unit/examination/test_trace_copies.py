@@ -52,9 +52,9 @@ def told(found: list[TraceCopy]) -> list[tuple[str, str]]:
     return [(copy.kind, copy.direction) for copy in found if copy.kind not in ("undecided", "unsettled")]
 
 
-def generated(shapes: list[Shape], strides: list[Shape], options: str, name: str = "triton_poi_fused_0") -> Recorder:
-    record = Recorder()
-    with record.operation(name, shapes=shapes, strides=strides, kernel_options=options):
+def generated(options: str) -> Recorder:
+    record, name = Recorder(), "triton_poi_fused_0"
+    with record.operation(name, shapes=[IMAGE, IMAGE], strides=[DENSE, last(IMAGE)], kernel_options=options):
         record.kernel(name)
     return record
 
@@ -118,15 +118,11 @@ DENSE, NARROW = contiguous_stride(IMAGE), (1, 512, 16, 16)
         ),
         ("another operation", eager(IMAGE, DENSE, last(IMAGE), kernel="some_new_kernel", name="aten::add"), None),
         *(
-            ("a reduction computes", copies_of(generated([], [], "YBLOCK=64", name=name)), None)
-            for name in ("triton_red_fused_0", "triton_per_fused_mean_0")
-        ),
-        *(
-            ("every way to write a block", copies_of(generated([], [], options)), ("generated", "other"))
+            ("every way to write a block", copies_of(generated(options)), ("generated", "other"))
             for options in ("{'XBLOCK': 16, 'YBLOCK': 64}", "XBLOCK:16,YBLOCK:64", "YBLOCK=2")
         ),
         *(
-            ("one dimension", copies_of(generated([IMAGE, IMAGE], [DENSE, last(IMAGE)], options)), None)
+            ("one dimension", copies_of(generated(options)), None)
             for options in ("XBLOCK=1024", "XBLOCK=32,YBLOCK=1", "XYBLOCK=32", "")
         ),
         ("another operation", eager(IMAGE, DENSE, last(IMAGE), name="aten::index"), None),

@@ -17,7 +17,7 @@ from layoutdoctor.measure.environment import (
     measure_copy_bandwidth,
     notes_on_gpu,
     observed_environment,
-    room_beside,
+    processes_that_fit,
     why_no_gpu,
 )
 from layoutdoctor.privacy.scrubbing import scrub
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Environment
 
 
-def described(**changes: Any) -> Environment:
-    fields: dict[str, Any] = {"triton": "3.7.1", "command": None}
-    return observed_environment("cpu", **{**fields, **changes})
+def described(command: str | None = None) -> Environment:
+    return observed_environment("cpu", triton="3.7.1", command=command)
 
 
 def test_versions_and_the_machine_are_recorded() -> None:
-    found = described(command="layoutdoctor model.py")
+    found = described("layoutdoctor model.py")
 
     assert found.torch == torch.__version__
     assert found.python == platform.python_version()
@@ -152,12 +151,12 @@ def test_what_nvidia_smi_does_not_say_is_not_known(monkeypatch: pytest.MonkeyPat
     assert card_state("cuda") == CardState()
 
 
-def test_as_many_processes_fit_beside_this_one_as_the_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_processes_fit_as_this_one_and_the_free_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     with_context(monkeypatch, free=79 * GIB, total=80 * GIB)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 5 * GIB)
 
-    assert room_beside("cuda:1") == 9  # 0.7 * 79 GiB, each 5 GiB and a context
-    assert room_beside("cpu") is None
+    assert processes_that_fit("cuda:1") == 1 + 9  # 0.7 * 79 GiB, each 5 GiB and a context
+    assert processes_that_fit("cpu") == 0
 
 
 def test_what_other_programs_hold_is_told_if_it_is_more_than_a_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import rmse, same
 from torch.nn import functional
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BY_NAME
 from layoutdoctor.measure.equivalence import Part, Reference, StepResults, check_equivalence, reference_tensor
 from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from layoutdoctor.diagnosis.trial import Equivalence
 
-BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -312,6 +311,19 @@ def test_of_a_large_tensor_a_part_is_compared_that_meets_every_index(
     assert "elements" not in str(check_equivalence(reference_of(subject, "inference"), results_of(subject)).detail)
 
 
+def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subject_from_python(a_model(), X)
+    by_one = (torch.arange(64) == 7).reshape(2, 2, 4, 4)
+    results = changed_output(results_of(subject, "inference", "eager-channels-last"), lambda output: output + by_one)
+    whole = check_equivalence(reference_of(subject), results)
+
+    monkeypatch.setattr("layoutdoctor.measure.equivalence._PIECE", 5)
+    again = check_equivalence(reference_of(subject), results)
+
+    assert (again.status, again.max_abs_error) == (whole.status, whole.max_abs_error) == ("different", pytest.approx(1))
+    assert again.relative_error == pytest.approx(whole.relative_error)
+
+
 def test_whole_numbers_have_to_be_equal() -> None:
     subject = subject_from_python(lambda x: x.argmax(1), torch.eye(3))
     reference = reference_of(subject, "inference")
@@ -330,7 +342,7 @@ def test_a_random_model_is_not_checked_where_other_numbers_were_drawn() -> None:
     same_draw = check_equivalence(reference, results_of(subject, "training"))
     other_draw = check_equivalence(reference, other)
 
-    assert reference_of(subject, "inference").random is None
+    assert reference_of(subject, "inference").random == ""
     assert (same_draw.status, same_draw.reference) == ("equal", "eager float32")
     assert (other_draw.status, other_draw.detail) == (
         "not_checked",

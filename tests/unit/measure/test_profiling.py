@@ -61,7 +61,8 @@ def test_of_several_iterations_the_trace_of_the_quietest_is_kept(
         a = torch.ones(size, size)
         return lambda: _product(a)
 
-    monkeypatch.setattr(profiling, "busy_time", rows)  # in place of their times, which another program may change
+    # In place of their times, which another program may change.
+    monkeypatch.setattr(profiling, "busy_time", lambda one: (False, rows(one)))
     recorder = Recorder()
     recordings = [recorder.record(prepare, "cpu", (), tmp_path / "trace.json.gz") for _ in range(3)]
 

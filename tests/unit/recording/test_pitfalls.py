@@ -45,9 +45,7 @@ def test_events_of_a_device_that_is_not_understood_are_named(write: Write) -> No
 
     assert diagnosis.subject.device == "mtia"
     assert diagnosis.subject.notes == ("events of a device that is not understood: mtia_ccp_events (2)",)
-    kernels = diagnosis.trials[0].kernels
-    assert kernels is not None
-    assert kernels.not_understood_count == 2
+    assert diagnosis.trials[0].kernel_summary.not_understood_count == 2
     assert "Nothing can be said of conversions: events of the device mtia are not understood" in str(diagnosis)
     assert "ONEDNN_VERBOSE" not in str(diagnosis)
 

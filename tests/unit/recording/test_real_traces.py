@@ -107,8 +107,7 @@ def diagnosis(name: str) -> Diagnosis:
 
 def kernels_of(name: str) -> KernelSummary:
     (trial,) = diagnosis(name).trials
-    assert trial.kernels is not None
-    return trial.kernels
+    return trial.kernel_summary
 
 
 def pairs_of(name: str) -> tuple[RedundantPair, ...]:
@@ -192,23 +191,18 @@ def test_a_quarter_of_the_convolution_time_of_a_video_decoder_is_conversion() ->
     totals = read_trace(TRACES / "h100_wan21_kernel_summary.csv")
     assert isinstance(totals, KernelTotals)
     assert (totals.source, len(totals.rows), totals.problems) == ("tracelens_summary", 107, [])
-    found = examine_trace(TRACES / "h100_wan21_kernel_summary.csv").trials[0].kernels
-    assert found is not None
+    found = examine_trace(TRACES / "h100_wan21_kernel_summary.csv").trials[0].kernel_summary
 
     assert found.conversion_count == 13_128
     assert {conversion.op for conversion in found.conversions} == {"aten::cudnn_convolution"}
     assert in_microseconds(found.conversion_seconds) == pytest.approx(246_753.245, abs=1e-3)
-    assert found.convolution_seconds is not None
-    assert found.conversion_seconds is not None
-    assert found.conversion_seconds / found.convolution_seconds == pytest.approx(0.266, abs=5e-4)
+    share = in_microseconds(found.conversion_seconds) / in_microseconds(found.convolution_seconds)
+    assert share == pytest.approx(0.266, abs=5e-4)
 
 
 def test_the_grid_shows_activations_and_weights_if_no_sizes_were_recorded() -> None:
-    diagnosis = examine_trace(TRACES / "a100_conv_training_nccl.json.gz")
-    kernels = diagnosis.trials[0].kernels
-    assert kernels is not None
-    spent = {
-        side: sum(c.seconds or 0 for c in kernels.conversions if c.of_batch is side) for side in (True, False, None)
-    }
+    conversions = kernels_of("a100_conv_training_nccl").conversions
+    spent = {side: sum(c.seconds or 0 for c in conversions if c.of_batch is side) for side in (True, False, None)}
     assert spent == pytest.approx({True: 10_718.836 * MICROSECOND, False: 4_402.074 * MICROSECOND, None: 0}, abs=EXACT)
-    assert "by launch grids, 10.7 ms of activations and their gradients" in " ".join(str(diagnosis).split())
+    report = " ".join(str(diagnosis("a100_conv_training_nccl")).split())
+    assert "by launch grids, 10.7 ms of activations and their gradients" in report

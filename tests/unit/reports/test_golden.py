@@ -163,14 +163,3 @@ def test_no_sentence_of_a_report_is_cut(story: str) -> None:
     text = render(STORIES[story](), "text")
 
     assert [line for line in text.splitlines() if re.search(r"\.\.\.(\W|$)", line)] == []
-
-
-@pytest.mark.parametrize("story", STORIES)
-def test_one_number_has_one_source(story: str) -> None:
-    diagnosis = STORIES[story]()
-    ratios = diagnosis.comparison.ratios if diagnosis.comparison is not None else ()
-    default = diagnosis.baseline.measurement.median_seconds if ratios else 0.0
-
-    for ratio in ratios:
-        seconds = diagnosis.trial(ratio.name).measurement.median_seconds
-        assert seconds == pytest.approx(default / ratio.median, rel=0.015)

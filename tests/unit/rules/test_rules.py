@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from builders import a_diagnosis, a_recommendation, a_trial
+from builders import a_diagnosis, a_finding, a_recommendation, a_trial
 
 import layoutdoctor.rules
 from layoutdoctor.diagnosis.answer import Finding
@@ -20,7 +20,6 @@ LONGEST_MESSAGE = 220
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from layoutdoctor.diagnosis.answer import Severity
     from layoutdoctor.diagnosis.diagnosis import Diagnosis
 
 
@@ -36,15 +35,15 @@ def test_the_rules_are_a_set_in_the_order_of_their_codes() -> None:
 
 def test_findings_of_the_default_and_the_recommended_come_first_then_by_severity_cost_code_and_configuration() -> None:
     wanted = [
-        a_finding("LD205", "error"),
-        a_finding("LD103", "warning", seconds=2e-3),
-        a_finding("LD101", "warning", seconds=1e-3),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="inductor"),
-        a_finding("LD401", "note"),
-        a_finding("LD501", "note", configuration="inductor-channels-last"),
-        a_finding("LD104", "error", configuration="eager"),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="eager"),
-        a_finding("LD102", "warning", seconds=1e-3, configuration="eager-channels-last"),
+        a_finding("LD205", severity="error"),
+        a_finding("LD103", severity="warning", seconds=2e-3),
+        a_finding("LD101", severity="warning", seconds=1e-3),
+        a_finding("LD102", severity="warning", seconds=1e-3, configuration="inductor"),
+        a_finding("LD401", severity="note"),
+        a_finding("LD501", severity="note", configuration="inductor-channels-last"),
+        a_finding("LD104", severity="error", configuration="eager"),
+        a_finding("LD102", severity="warning", seconds=1e-3, configuration="eager"),
+        a_finding("LD102", severity="warning", seconds=1e-3, configuration="eager-channels-last"),
     ]
     rules = [Rule("LD901", "some-pattern", _finds(finding)) for finding in reversed(wanted)]
     trials = (a_trial("eager"), a_trial(), a_trial("inductor-channels-last"))
@@ -73,10 +72,10 @@ def test_no_message_of_a_reviewed_finding_is_longer_than_a_reader_takes_in_at_on
 
 def test_a_rule_that_raises_is_a_note_and_loses_no_finding_of_the_others() -> None:
     def fail(diagnosis: Diagnosis) -> Iterator[Finding]:
-        yield a_finding("LD901", "error")
+        yield a_finding("LD901", severity="error")
         raise KeyError("buf3")
 
-    sound = a_finding("LD101", "warning")
+    sound = a_finding("LD101", severity="warning")
     failed = Finding(
         code="LD901",
         rule="some-pattern",
@@ -96,18 +95,10 @@ def test_advice_that_raises_costs_no_finding_of_the_other_rules(monkeypatch: pyt
         return finding
 
     monkeypatch.setattr(layoutdoctor.rules, "with_measured_cure", advised)
-    sound = a_finding("LD101", "warning")
-    rules = [Rule("LD901", "some", _finds(a_finding("LD901", "error"))), Rule("LD101", "other", _finds(sound))]
+    sound = a_finding("LD101", severity="warning")
+    rules = [Rule("LD901", "some", _finds(a_finding("LD901", severity="error"))), Rule("LD101", "other", _finds(sound))]
     first, second = run_rules(a_diagnosis(), rules)
     assert (first, second.message) == (sound, "rule failed: KeyError: 'buf3'")
-
-
-def a_finding(
-    code: str, severity: Severity, seconds: float | None = None, configuration: str | None = "inductor"
-) -> Finding:
-    return Finding(
-        code=code, rule="some-pattern", severity=severity, configuration=configuration, message="", seconds=seconds
-    )
 
 
 def _finds(*findings: Finding) -> Callable[[Diagnosis], Iterator[Finding]]:

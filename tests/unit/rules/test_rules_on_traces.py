@@ -51,7 +51,8 @@ def everything(count: int) -> Diagnosis:
     conversions: list[Conversion] = []
     pairs = []
     for i in range(count):
-        place = {"module": f"Conv2d_{i}", "location": a_location(i + 1), "step": f"ProfilerStep#{i % 5}"}
+        there: dict[str, Any] = {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
+        place = {**there, "step": f"ProfilerStep#{i % 5}"}
         conversions += [
             to_contiguous(f"out {i}", **place),
             to_channels_last(f"in {i}", source_value=f"t{i // 2}", **place),
@@ -62,12 +63,8 @@ def everything(count: int) -> Diagnosis:
             a_generated_copy(f"generated {i}", kernel=f"triton_poi_fused_clone_{i}", **place),
             a_permuted_copy(f"permuted {i}", **place),
         ]
-        pairs.append(a_recorded_pair(f"out {i}", f"in {i}", between=("aten::relu",) if i % 2 else (), **place_of(i)))
+        pairs.append(a_recorded_pair(f"out {i}", f"in {i}", between=("aten::relu",) if i % 2 else (), **there))
     return a_trace_diagnosis(a_recorded_trial(*conversions, redundant_pairs=tuple(pairs)))
-
-
-def place_of(i: int) -> dict[str, Any]:
-    return {"module": f"Conv2d_{i}", "location": a_location(i + 1)}
 
 
 def test_seven_rules_speak_of_a_trace_and_their_work_grows_with_it() -> None:

@@ -9,7 +9,7 @@ from builders import a_decision, a_graph, a_placeholder, an_environment, contigu
 from fake_workers import a_worker
 from recorded_builders import Recorder
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, name_without_cures
+from layoutdoctor.diagnosis.configurations import BY_NAME, name_without_cures
 from layoutdoctor.diagnosis.layout import Layout
 from layoutdoctor.diagnosis.subject import Cure, InputTensor
 from layoutdoctor.diagnosis.trial import Equivalence, Failure
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration
     from layoutdoctor.workers.worker import Worker
 
-BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 DIFFERENT = Equivalence(status="different")
 BROKEN = {"status": "failed", "failure": Failure(kind="run", message="view")}
 WITH_CUDNN = an_environment(cudnn="9.1", settings={"torch.backends.cudnn.benchmark": "False"})
@@ -222,8 +221,7 @@ def test_max_autotune_is_tried_where_all_is_asked_for() -> None:
 
 def test_a_cure_that_cannot_gain_two_percent_is_not_compiled() -> None:
     cures = [Cure(name=name) for name in ("without-contiguous", "flat-conv3d")]
-    known = a_worker(BY_NAME["inductor"], call_seconds=1.0)
-    known.proposals = tuple(Proposal(cure=cure, bytes_moved=1_000_000) for cure in cures)
+    known = worker("inductor", *(Proposal(cure=cure, bytes_moved=1_000_000) for cure in cures), call_seconds=1.0)
 
     assert names(single_cures([known], {"inductor": 1.0}, 1e9)) == ["inductor+flat-conv3d"]  # 8 ms of 1 s at most
     assert len(single_cures([known], {"inductor": 1.0})) == 2  # how fast copies are is not known
@@ -231,8 +229,7 @@ def test_a_cure_that_cannot_gain_two_percent_is_not_compiled() -> None:
 
 def test_a_quick_diagnosis_tries_only_the_cure_for_convolutions_that_are_matrix_products() -> None:
     cures = [Cure(name="keep", answers="LD104"), Cure(name="matrix-product", answers=MATRIX_PRODUCT_RULE)]
-    known = a_worker(BY_NAME["inductor"])
-    known.proposals = tuple(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures))
+    known = worker("inductor", *(Proposal(cure=cure, bytes_moved=9 - number) for number, cure in enumerate(cures)))
 
     assert names(single_cures([known], {"inductor": 1.0}, answers=(MATRIX_PRODUCT_RULE,))) == [
         "inductor+matrix-product"

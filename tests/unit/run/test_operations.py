@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BY_NAME
 from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.run.operations import Operations
 from layoutdoctor.subjects.prepare import apply_input_format, compile_for
@@ -24,7 +24,7 @@ CONV3 = nn.Conv3d(3, 4, 3)
 CLIP = torch.randn(2, 5, 3, 8, 8)
 IMAGE = torch.randn(2, 3, 8, 8)
 VOLUME = torch.randn(2, 3, 4, 8, 8)
-LAST = next(one for one in BUILTIN_CONFIGURATIONS if one.name == "eager-channels-last")
+LAST = BY_NAME["eager-channels-last"]
 
 
 def with_mask(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

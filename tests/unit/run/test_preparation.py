@@ -9,7 +9,7 @@ import pytest
 from layoutdoctor.capture import warming
 from layoutdoctor.diagnosis.configurations import choose_configurations
 from layoutdoctor.run import launcher
-from layoutdoctor.workers.messages import Channel, Load, Request, channel_pair
+from layoutdoctor.workers.messages import Load, Request, channel_pair
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,7 @@ def test_the_header_of_kernels_is_built_only_for_a_diagnosis_that_builds_kernels
     monkeypatch.setattr(launcher, "fork", lambda channel, order, serve: 1)
     monkeypatch.setattr(warming, "may_use_gpu", lambda: False)
     monkeypatch.setattr(warming, "warm_up_compiler", lambda *, builds: seen.append(builds))
-    ours, end = channel_pair()
-    theirs = Channel(end.detach())
+    ours, theirs = channel_pair()
     request = Request(target="model.py", configurations=choose_configurations(configurations), **changes)
     theirs.send(Load(request=request, log="log"))
 
@@ -44,8 +43,7 @@ def test_a_launcher_without_an_order_prepares_for_any(monkeypatch: pytest.Monkey
     monkeypatch.setattr(launcher, "_WAIT_FOR_ORDER_SECONDS", 0.01)
     monkeypatch.setattr(warming, "may_use_gpu", lambda: False)
     monkeypatch.setattr(warming, "warm_up_compiler", lambda *, builds: seen.append(builds))
-    ours, end = channel_pair()
-    theirs = Channel(end.detach())
+    ours, theirs = channel_pair()
 
     assert launcher._prepare(ours) == []
     assert seen == [True]

@@ -7,13 +7,9 @@ import torch
 from live_trials import reference_of
 from torch import nn
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
 from layoutdoctor.errors import SubjectError
-from layoutdoctor.measure import equivalence
-from layoutdoctor.measure.equivalence import check_equivalence
 from layoutdoctor.run import rehearsal
 from layoutdoctor.run.rehearsal import run_first
-from layoutdoctor.subjects.prepare import prepare
 from layoutdoctor.subjects.subject import subject_from_python
 
 if TYPE_CHECKING:
@@ -33,11 +29,6 @@ def test_memory_that_runs_out_in_the_first_run_is_an_error_that_says_so() -> Non
 
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-CHANNELS_LAST = next(c for c in BUILTIN_CONFIGURATIONS if c.name == "eager-channels-last")
-
-
-def a_model() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
 
 
 def test_memory_that_runs_out_in_float64_costs_only_that() -> None:
@@ -63,19 +54,6 @@ def test_a_model_with_other_shapes_in_float64_is_compared_with_eager() -> None:
         "eager float32",
         "in float64 the model's outputs have other shapes",
     )
-
-
-def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subject_from_python(a_model(), X)
-    results = prepare(subject, CHANNELS_LAST, "inference").results()
-    results.outputs[0] = results.outputs[0] + (torch.arange(results.outputs[0].numel()) == 7).reshape(2, 2, 4, 4)
-    whole = check_equivalence(reference_of(subject), results)
-    monkeypatch.setattr(equivalence, "_PIECE", 5)
-
-    again = check_equivalence(reference_of(subject), results)
-
-    assert (again.status, again.max_abs_error) == (whole.status, whole.max_abs_error) == ("different", pytest.approx(1))
-    assert again.relative_error == pytest.approx(whole.relative_error)
 
 
 def test_values_that_fade_out_are_noted() -> None:
@@ -145,7 +123,7 @@ def test_a_gpu_has_a_reference_of_its_own_type_or_in_float64(
     reference = reference_of(subject_from_python(model, X.to(dtype)))
 
     assert gpu.runs == [(dtype, tf32)] * 2 + ([] if exact is None else [exact])
-    assert (reference.name, reference.why_not_exact) == (name, None)
+    assert (reference.name, reference.why_not_exact) == (name, "")
     assert reference.may_use_tf32 is (tf32 and capability >= (8, 0))
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import a_diagnosis, a_trial, recordings_of
 from fake_workers import CRASH, NO_HOST, a_worker
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BY_NAME
 from layoutdoctor.errors import SubjectError
 from layoutdoctor.examination.advice.choice import compare_trials, undecided
 from layoutdoctor.run.run import Eager, Run
@@ -69,11 +69,10 @@ def test_two_configurations_between_which_the_advice_is_open_are_started_again(m
     run = Run(NO_HOST, eager, Request(budget_seconds=1e6), Watch(lambda step: None))
     monkeypatch.setattr(turns, "busy_seconds", lambda: None)
     run._watch.begin("compiling")
-    configurations = {one.name: one for one in BUILTIN_CONFIGURATIONS}
     uneven = [1 / 0.95, 1 / 1.06, 1 / 1.17, 1 / 1.06] * 2
-    frozen = a_worker(configurations["inductor-freezing"], again=[*uneven, *[1 / 1.065] * 12])
-    both = a_worker(configurations["inductor-channels-last-freezing"], again=[1 / 1.09, 1 / 1.085] * 12)
-    baseline = a_worker(configurations["inductor"], again=[1.0] * 40)
+    frozen = a_worker(BY_NAME["inductor-freezing"], again=[*uneven, *[1 / 1.065] * 12])
+    both = a_worker(BY_NAME["inductor-channels-last-freezing"], again=[1 / 1.09, 1 / 1.085] * 12)
+    baseline = a_worker(BY_NAME["inductor"], again=[1.0] * 40)
     run.workers = [baseline, frozen, both]
     for worker, seconds in zip(run.workers, (1.0, 1 / 1.06, 1 / 1.09), strict=True):
         worker.rounds = [seconds] * 7

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from layoutdoctor import subjects
 from layoutdoctor.capture.eager_graph import record_eager_iteration
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BY_NAME
 from layoutdoctor.diagnosis.layout import strided_layout
 from layoutdoctor.diagnosis.subject import Cure
 from layoutdoctor.errors import UsageError
@@ -27,8 +27,6 @@ from layoutdoctor.workers.messages import Proposal
 if TYPE_CHECKING:
     from layoutdoctor.diagnosis.subject import Configuration, Mode
     from layoutdoctor.diagnosis.trial import Trial
-
-BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 
 
 def run(

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor
+from layoutdoctor.diagnosis.configurations import BY_NAME, by_aot_inductor
 from layoutdoctor.errors import SubjectError, UsageError
 from layoutdoctor.examination.advice.applying import how_to_apply
 from layoutdoctor.subjects.copies import copy_model
@@ -119,7 +119,7 @@ def test_the_lines_to_paste_do_not_ask_it_for_a_mode_and_run(tmp_path: Path) -> 
     program = torch.export.export(nn.Conv2d(3, 4, 3).eval(), (IMAGE,))
     torch.export.save(program, tmp_path / "net.pt2")
     call = call_of(load_target(str(tmp_path / "net.pt2")))
-    frozen = next(one for one in BUILTIN_CONFIGURATIONS if one.name == "inductor-channels-last-freezing")
+    frozen = BY_NAME["inductor-channels-last-freezing"]
     lines = how_to_apply(frozen, frozenset({4}), call)
 
     assert "eval" not in lines

@@ -9,14 +9,13 @@ import torch._inductor.config as inductor_config
 from torch import nn
 
 from layoutdoctor.diagnosis.compile_arguments import compiled_with
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS, by_aot_inductor
+from layoutdoctor.diagnosis.configurations import BY_NAME, by_aot_inductor
 from layoutdoctor.diagnosis.subject import Configuration
 from layoutdoctor.errors import UsageError
 from layoutdoctor.subjects.prepare import compile_for, options_beside_code, prepare, same_preparation_key
 from layoutdoctor.subjects.subject import LoadedSubject, subject_from_python
 
 BENCHMARK = "cudnn.benchmark"
-BY_NAME = {configuration.name: configuration for configuration in BUILTIN_CONFIGURATIONS}
 CONTIGUOUS = Configuration(name="contiguous", backend="eager", model_format="contiguous", input_format="contiguous")
 
 
@@ -68,7 +67,7 @@ def test_a_model_and_its_inputs_are_changed_in_place_and_get_their_mode() -> Non
         assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
         assert net[1].training
         assert prepared.run is model
-        assert [*prepared.module.parameters()] == [*net.parameters()]  # type: ignore[union-attr]
+        assert [*prepared.module.parameters()] == [*net.parameters()]
         net.to(memory_format=torch.contiguous_format)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
 import threading
@@ -274,15 +273,3 @@ def test_calls_of_many_threads_at_once_are_all_counted(call: Any) -> None:
     assert seen.call_count == 19 * count
     if call == "each":
         assert sum(kind.call_count for kind in seen.kinds) == 19 * count
-
-
-def test_calls_that_asyncio_hands_to_threads_are_all_counted() -> None:
-    module, x = nn.Conv2d(3, 8, 3), torch.randn(1, 3, 16, 16)
-
-    async def go() -> None:
-        await asyncio.gather(*[asyncio.to_thread(module, x) for _ in range(8)])
-
-    with record_inputs(module) as seen:
-        asyncio.run(go())
-
-    assert seen.call_count == 8

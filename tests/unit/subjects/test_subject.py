@@ -181,8 +181,8 @@ def test_the_number_of_the_gpu_is_kept_and_numbers_on_the_cpu_do_not_count() -> 
 
     assert device_of_model(model, (x,), {}) == "cuda:1"
     assert describe_subject(LoadedSubject("net", model, (x,), {}), "inference").device == "cuda"
-    assert device_of_model(None, (IMAGE,), {}) == "cpu"
-    assert device_of_model(None, (3,), {}) == "cpu"
+    assert device_of_model(nn.Module(), (IMAGE,), {}) == "cpu"
+    assert device_of_model(nn.Module(), (3,), {}) == "cpu"
 
 
 def test_a_model_on_several_gpus_is_refused() -> None:

@@ -65,8 +65,7 @@ class Ends:
 
     def process(self, *said: Answer, **given: Any) -> tuple[Process, Channel]:
         """A process that has said something, and the end that it would speak through."""
-        ours, theirs = channel_pair()
-        other = Channel(theirs.detach())
+        ours, other = channel_pair()
         self._channels += [ours, other]
         for answer in said:
             other.send(answer)

@@ -10,7 +10,7 @@ import pytest
 from builders import a_configuration, a_diagnosis, a_graph, a_trial, recordings_of
 from fake_workers import Clock, a_worker
 
-from layoutdoctor.diagnosis.configurations import BUILTIN_CONFIGURATIONS
+from layoutdoctor.diagnosis.configurations import BY_NAME
 from layoutdoctor.diagnosis.trial import Failure
 from layoutdoctor.workers import launcher, turns, worker
 from layoutdoctor.workers.launcher import Process
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from layoutdoctor.workers.messages import Answer
 
 HEAD = recordings_of(a_diagnosis(a_trial("inductor")))[0].head
-NAMES = [configuration.name for configuration in BUILTIN_CONFIGURATIONS]
+NAMES = list(BY_NAME)
 
 
 class ScriptedHost:
@@ -43,8 +43,8 @@ class ScriptedHost:
     def begin(self, configuration: Configuration) -> Process:
         name = configuration.name
         self.begun.append(name)
-        ours, theirs = channel_pair()
-        self.others[name] = other = Channel(theirs.detach())
+        ours, other = channel_pair()
+        self.others[name] = other
         code = self.codes.get(name, f"code of {name}")
         compiled = Compiled(trial=a_trial(name, kernels=None, measurement=None, equivalence=None), code=code)
         for answer in self.said.get(name, [Prepared(key=self.keys.get(name, name)), compiled]):
@@ -109,9 +109,8 @@ def test_what_matters_most_is_compiled_first_and_the_rest_in_its_order(host: Scr
 
 
 def test_without_formats_those_that_ask_for_one_are_compiled_last(host: ScriptedHost) -> None:
-    built_in = {one.name: one for one in BUILTIN_CONFIGURATIONS}
     names = ("inductor-channels-last-freezing", "inductor-freezing", "eager-channels-last", "inductor")
-    made = [Worker(host, built_in[name], Request(), None) for name in names]
+    made = [Worker(host, BY_NAME[name], Request(), None) for name in names]
 
     compile_side_by_side(made, (), lambda running: None, most=1, has_formats=False)
 

@@ -144,10 +144,10 @@ def test_a_start_that_cannot_be_forked_is_a_result_of_the_configuration() -> Non
 
 def test_three_iterations_are_profiled_once_and_five_of_what_was_started_again() -> None:
     iteration = a_recording().iterations[0]
-    process = Asked(Profiled(iteration=iteration))
+    process = Asked(Profiled(iterations=(iteration,)))
     worker = compiled(Forking(process), trace_directory="/t")
     worker.open(None)
-    worker.turn(1)
+    worker.turn()
 
     take_profiles([worker])
     take_profiles([worker])
@@ -169,7 +169,7 @@ def test_without_kernels_the_times_stay() -> None:
     worker.open(None)
     assert worker.start is not None
     assert worker.start.call_seconds == 0.0  # what is only recorded is not warmed up
-    worker.turn(1)
+    worker.turn()
 
     take_profiles([worker])
 
@@ -179,7 +179,7 @@ def test_without_kernels_the_times_stay() -> None:
     assert not worker.recording(HEAD).was_profiled
     assert worker.measurement is not None
     worker.end()
-    worker.turn(1)
+    worker.turn()
     assert len(worker.rounds) == 1
 
 
