@@ -31,10 +31,10 @@ def test_a_benchmark_starts(words: str, said: str) -> None:
     assert said in output_of(*words.split())
 
 
-@pytest.mark.parametrize("plan", ["first", "second", "third"])
+@pytest.mark.parametrize("plan", ["next", "second", "third"])
 def test_a_plan_for_a_gpu_starts_and_names_cases_that_exist(plan: str, tmp_path: Path) -> None:
     said = output_of("gpu.py", "run", str(tmp_path / "out"), "--plan", plan, "--device", "cpu", "--seconds", "0")
-    names = re.findall(r"^(?:truth|product|static)\.(\w+)\.\w+: not begun", said, re.MULTILINE)
+    names = re.findall(r"^(?:truth|product|profile|static)\.(\w+)\.\w+: not begun", said, re.MULTILINE)
     cases = (BENCHMARKS / "gpu_cases.py").read_text(encoding="utf-8")
 
     assert names
