@@ -45,6 +45,8 @@ from layoutdoctor.words import be, count_of, gain_words, listing, phrase
 MOST_NAMED = 4
 WORTH_A_LINE_CORES = 0.3
 """Number of cores used by other programs above which a report mentions them."""
+_MANY_CORES = 0.5
+"""Number of cores used by other programs above which ratios on a CPU may be far from those on a quiet machine."""
 WORTH_A_LINE_CHANGE = 1.3
 """Factor of a change of the machine's speed above which a report mentions the change."""
 
@@ -272,6 +274,8 @@ def _machine_sentence(diagnosis: Diagnosis) -> str:
     comparison, default = diagnosis.comparison, diagnosis.baseline
     cores = comparison.other_cores or 0.0 if comparison is not None else 0.0
     found = [f"other programs used {cores:.1f} cores"] if cores > WORTH_A_LINE_CORES else []
+    if cores > _MANY_CORES and diagnosis.subject.device == "cpu":
+        found.append("on a quiet machine ratios may be nearer to 1")
     if default is not None and default.measurement is not None:
         change = speed_change(default.measurement)
         if change > WORTH_A_LINE_CHANGE:

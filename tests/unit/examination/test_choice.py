@@ -164,7 +164,7 @@ def test_what_demands_less_and_is_not_certain_leaves_the_advice_open_beside_what
 
 @pytest.mark.parametrize(
     ("other_cores", "threads", "device", "crowded"),
-    [(1.4, 2, "cpu", True), (1.3, 2, "cpu", False), (1.4, 1, "cpu", False), (1.4, 2, "cuda", False)],
+    [(1.1, 2, "cpu", True), (1.0, 2, "cpu", False), (1.4, 1, "cpu", False), (1.4, 2, "cuda", False)],
 )
 def test_a_machine_is_crowded_if_other_programs_leave_too_few_cores_for_the_threads(
     other_cores: float, threads: int, device: str, crowded: bool
