@@ -233,14 +233,11 @@ LOOKS = re.compile(r"nhwc|nchw|transpose|permut|reorder|transform|padding|folded
 
 def truth(arguments: argparse.Namespace) -> int:
     """Runs a case under each configuration and writes what was seen."""
-    import gpu_cases
     import torch
     import torch._inductor.async_compile
     import torch._inductor.config as inductor
 
-    torch.manual_seed(0)
-    model, inputs = getattr(gpu_cases, str(arguments.out))()
-    model, inputs = model.to(arguments.device), [x.to(arguments.device) for x in inputs]
+    model, inputs = case_of(arguments)
     exact = exact_output(model, inputs) if arguments.mode == "inference" else None
     case, rows = f"{arguments.out}.{arguments.mode}", dict[str, Any]()
     steps, gradients = dict[str, Any](), dict[str, Any]()
@@ -261,18 +258,23 @@ def truth(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def profile(arguments: argparse.Namespace) -> int:
-    """Records three steps of a loop under each configuration inside ``layoutdoctor.profile()``."""
+def case_of(arguments: argparse.Namespace) -> tuple[Any, list[Any]]:
+    """The model of a case and its inputs, on the device."""
     import gpu_cases
     import torch
 
+    torch.manual_seed(0)
+    model, inputs = getattr(gpu_cases, str(arguments.out))()
+    return model.to(arguments.device), [x.to(arguments.device) for x in inputs]
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Records three steps of a loop under each configuration inside ``layoutdoctor.profile()``."""
     import layoutdoctor
     from layoutdoctor.diagnosis.saved import to_json
     from layoutdoctor.recording.saved import save_recording
 
-    torch.manual_seed(0)
-    model, inputs = getattr(gpu_cases, str(arguments.out))()
-    model, inputs = model.to(arguments.device), [x.to(arguments.device) for x in inputs]
+    model, inputs = case_of(arguments)
     found, folder = dict[str, Any](), arguments.work / f"recordings.{arguments.mode}" / str(arguments.out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in arguments.configurations.split(","):
@@ -509,8 +511,8 @@ def compare(arguments: argparse.Namespace) -> int:
             judgements += [*(judged(by_hand, product) if by_hand else ()), *judged_failures(key, product)]
         if product and static:
             judgements += judged_lowerings(static, product)
-        for name in by_hand.keys() & profiles.keys():
-            judgements += judged_profile(name, by_hand[name], profiles[name])
+        for name, seen in profiles.items():
+            judgements += judged_profile(name, by_hand[name], seen) if name in by_hand else ()
         for is_right, text in judgements:
             word = {True: "RIGHT", False: "WRONG", None: "OPEN"}[is_right]
             counts[word] += 1
@@ -570,11 +572,9 @@ def judged_trial(name: str, row: Mapping[str, Any], trial: Mapping[str, Any]) ->
     if seconds := (trial["measurement"] or {}).get("median_seconds"):
         off = min((seconds / row[kind] - 1 for kind in ("loop_seconds", "flushed_seconds")), key=abs)
         yield abs(off) <= 0.1, f"the time of {name} is {seconds * 1e3:.4f} ms, {off:+.1%} from the time by hand"
-    listed = Counter[str]()
-    for one in (trial["kernels"] or {}).get("conversions", []):
-        listed.update([found[0] for found in CONVERSION.finditer(one["kernel"] or "")] * one.get("count", 1))
+    listed = listed_conversions(trial)
     yield listed == Counter(row["conversions"]), f"conversions of {name}: {dict(listed)}; by hand {row['conversions']}"
-    decisions = sorted(str(graph["decision"]["applied"]) for graph in trial["graphs"] if graph["decision"])
+    decisions = listed_decisions(trial)
     # Inductor decides about a frozen graph before and after it folds the weights.
     real = sorted(str(one["applied"]) for one in row["decisions"][:: 2 if "freezing" in name else 1])
     if decisions or real:
@@ -582,6 +582,18 @@ def judged_trial(name: str, row: Mapping[str, Any], trial: Mapping[str, Any]) ->
     if (trial["equivalence"] or {}).get("status") == "different":
         error = max(row.get("error_over_largest", 0), row.get("gradient_error_over_largest", 0))
         yield error > 0.05, f"outputs of {name} are called different; the error by hand is {error:.2g}"
+
+
+def listed_conversions(trial: Mapping[str, Any]) -> Counter[str]:
+    """Counts the library's conversion kernels that the product lists."""
+    listed = Counter[str]()
+    for one in (trial["kernels"] or {}).get("conversions", []):
+        listed.update([found[0] for found in CONVERSION.finditer(one["kernel"] or "")] * one.get("count", 1))
+    return listed
+
+
+def listed_decisions(trial: Mapping[str, Any]) -> list[str]:
+    return sorted(str(graph["decision"]["applied"]) for graph in trial["graphs"] if graph["decision"])
 
 
 def judged_profile(name: str, row: Mapping[str, Any], seen: Mapping[str, Any]) -> Iterator[Judgement]:
@@ -594,12 +606,10 @@ def judged_profile(name: str, row: Mapping[str, Any], seen: Mapping[str, Any]) -
     each = 1 if trial["graphs"] else steps  # with captured graphs, one step stands for all
     count = trial["kernels"]["count"] / each if trial["kernels"] else None
     yield count == row["kernels"], f"kernels of a step of {name} in profile(): {count}; by hand {row['kernels']}"
-    listed = Counter[str]()
-    for one in (trial["kernels"] or {}).get("conversions", []):
-        listed.update([found[0] for found in CONVERSION.finditer(one["kernel"] or "")] * one.get("count", 1))
+    listed = listed_conversions(trial)
     real = {kernel: number * each for kernel, number in row["conversions"].items()}
     yield listed == Counter(real), f"conversions of {name} in profile(): {dict(listed)}; by hand {real}"
-    decisions = sorted(str(graph["decision"]["applied"]) for graph in trial["graphs"] if graph["decision"])
+    decisions = listed_decisions(trial)
     by_hand = sorted(str(one["applied"]) for one in row["decisions"])
     if decisions or by_hand:
         yield decisions == by_hand, f"decisions of {name} in profile(): {decisions}; by hand {by_hand}"

@@ -382,7 +382,8 @@ def _unfrozen(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> 
 
 def _near_the_fastest(medians: Mapping[str, float]) -> list[str]:
     """The configurations within ``EQUALITY`` of the fastest, including the fastest."""
-    return [name for name in medians if medians[name] * (1 + EQUALITY) >= max(medians.values())]
+    best = max(medians.values(), default=0.0)
+    return [name for name in medians if medians[name] * (1 + EQUALITY) >= best]
 
 
 def _least_demanding(by_name: Mapping[str, Observed], medians: Mapping[str, float]) -> str:
