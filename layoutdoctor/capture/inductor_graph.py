@@ -47,7 +47,7 @@ def buffers_of(graph: Any, kernels: Sequence[tuple[str, list[str], str]]) -> tup
             if getattr(node, "node", None) is not None:
                 found += _buffers_of_node(node, facts, graph)
     constants = _renamed_constants(graph)
-    return tuple(_with_names(buffer, constants) for buffer in found)
+    return tuple(_with_names(buffer, constants) for buffer in found) if constants else tuple(found)
 
 
 def _renamed_constants(graph: Any) -> dict[str, str]:
@@ -158,8 +158,8 @@ def _buffers_of_node(node: Any, facts: _GraphFacts, graph: Any) -> list[Buffer]:
             )
         )
     # After a change in place, a loop body still has the old name of the buffer, and the scheduler has the new name.
-    renamed = getattr(node, "mutation_renames", {})
-    return [_with_names(buffer, renamed) for buffer in found]
+    renamed = getattr(node, "mutation_renames", None)
+    return [_with_names(buffer, renamed) for buffer in found] if renamed else found
 
 
 def _source_node(node: Any, origins: Sequence[str]) -> str | None:

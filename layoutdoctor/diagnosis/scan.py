@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Dimension = Literal["rule", "aside", "kernel", "operation", "module", "shape", "step", "device"]
 NOT_KNOWN = ""
-"""The name in a sum that stands for all names that were not recorded."""
+"""The name, in any dimension, of the sum over conversions whose own name was not recorded."""
 
 
 class ScanRow(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -153,7 +153,9 @@ def convolution_seconds(kernels: KernelSummary) -> float | None:
     """Time of all kernels that ran for convolutions, including conversions for them; None if not known."""
     if kernels.convolution_seconds is not None:
         return kernels.convolution_seconds
-    called = [kernel for kernel in kernels.kernels if kernel.library != "inductor"]  # its names list fused operations
+    called = [
+        kernel for kernel in kernels.kernels if kernel.library != "inductor"
+    ]  # a generated name lists fused operations
     own = [kernel.seconds for kernel in called if "conv" in kernel.name or "conv" in (kernel.op or "")]
     return sum_if_all_known(0.0, *own) if kernels.kernels else None
 
