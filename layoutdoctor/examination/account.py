@@ -174,7 +174,7 @@ class _Piece:
     def operations(self) -> list[str]:
         if not self.nodes and not self.is_generated:
             return [(self.kernel.op or self.kernel.name).removeprefix("aten::")]
-        return distinct(map(_operation, self.nodes))
+        return distinct(map(called_name, self.nodes))
 
     @property
     def locations(self) -> list[SourceLocation]:
@@ -200,12 +200,12 @@ class _Piece:
         return [
             (self.backward, is_call, "place", f"{node.module} {node.location}")
             if node.location is not None or node.module is not None
-            else (self.backward, is_call, "operation", _operation(node))
+            else (self.backward, is_call, "operation", called_name(node))
             for node in self.nodes
         ]
 
 
-def _operation(node: FxNode) -> str:
+def called_name(node: FxNode) -> str:
     """The base name of the function that the user called; for autograd's operations, the operator's base name."""
     return base_name(node.called or node.target)
 
@@ -272,7 +272,7 @@ def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: M
     origins = [nodes[name] for name in distinct(names) if name in nodes]
     # Only operations that compute count, if there are any. The line of a constant says nothing, and the library call
     # for which a kernel prepares an input is also one of the kernel's origins.
-    own = [node for node in origins if _is_computed(node)]
+    own = [node for node in origins if is_computed(node)]
     called = [node for node in origins if node.op == "call_function"]
     largest = max(buffers, key=lambda buffer: tensor_bytes(buffer.layout, buffer.dtype) or 0, default=None)
     return _Piece(
@@ -284,7 +284,8 @@ def _generated(kernel: Kernel, graph: Graph, buffers: Sequence[Buffer], nodes: M
     )
 
 
-def _is_computed(node: FxNode) -> bool:
+def is_computed(node: FxNode) -> bool:
+    """Whether generated code computes a node: the node is no constant, view or library call."""
     name = base_name(node.target)
     is_moved = name in ALIASES or name in ("getitem", "slice", "select", "full", "permute", "view", "reshape", "expand")
     return node.op == "call_function" and bool(node.inputs) and not is_moved and not _CALL.search(name)
@@ -414,13 +415,14 @@ def _group_rows(slow: _Side, fast: _Side, sources: Mapping[str, str]) -> Iterato
         row, pieces = _row([group], sources), (*group[0], *group[1])
         generated = [piece for piece in pieces if piece.is_generated]
         if generated and any(piece.is_call for piece in pieces):
-            alike[frozenset(name for piece in generated for name in piece.operations), row.backward].append(group)
+            fused = frozenset(name for piece in generated for name in piece.operations)
+            alike[row.kind, fused, row.backward].append(group)
         elif not (group[0] and group[1]) and any(piece.is_call for piece in pieces):
             alone.append(row)
         elif row.kind == "missing_fusion":
             alike[frozenset(row.operations), row.backward].append(group)
         elif row.kind == "implementation" or (row.kind == "operation" and any(piece.is_call for piece in pieces)):
-            codes = (_computing(row.slower_kernels), _computing(row.faster_kernels))
+            codes = tuple(tuple(distinct(_kernel_names(_computing(side)))) for side in group)
             alike[row.kind, row.operations, row.backward, row.seconds > 0, codes].append(group)
         else:
             alike[number].append(group)
@@ -434,9 +436,13 @@ def _groups(slow: _Side, fast: _Side) -> list[_Group]:
     return _with_fused(_with_calls_in_order(_connected(slow, fast)))
 
 
-def _computing(kernels: Iterable[str]) -> tuple[str, ...]:
-    """The kernels' names without oneDNN's reorders."""
-    return tuple(name for name in kernels if not name.startswith("reorder"))
+def _computing(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """
+    The pieces without oneDNN's reorders.
+
+    The time of a reorder that converts a layout is in a row of its own, but the reorder is still in its group.
+    """
+    return [piece for piece in pieces if piece.kernel.name != "reorder"]
 
 
 def _with_calls_in_order(groups: Sequence[_Group]) -> list[_Group]:
@@ -547,16 +553,16 @@ def _kind(dear: Sequence[_Piece], cheap: Sequence[_Piece], layouts: Sequence[Lay
     is_another_layout = _are_in_other_formats(dear, cheap, layouts)
     if any(piece.is_call for piece in dear):
         falls_back = [any(is_fallback(piece.kernel) for piece in side) for side in (dear, cheap)]
-        if falls_back == [True, False] and cheap:
+        fused = sum(piece.seconds for piece in dear if piece.is_generated)
+        is_fused = 2 * fused > sum(piece.seconds for piece in dear) - sum(piece.seconds for piece in cheap)
+        if falls_back == [True, False] and cheap and not is_fused:
             return "implementation"  # whatever the layouts are: no library ran the convolution
         if is_another_layout:
             return "layout"
-        fused = sum(piece.seconds for piece in dear if piece.is_generated)
-        if 2 * fused > sum(piece.seconds for piece in dear) - sum(piece.seconds for piece in cheap):
+        if is_fused:
             return "missing_fusion"
-        # The time of a reorder that converts a layout is in a row of its own, but the reorder is still in the group.
-        computing = [[piece.kernel for piece in side if piece.kernel.name != "reorder"] for side in (dear, cheap)]
-        codes = [{kernel.implementation for kernel in side if kernel.implementation} for side in computing]
+        kernels = ([piece.kernel for piece in _computing(side)] for side in (dear, cheap))
+        codes = [{kernel.implementation for kernel in side if kernel.implementation} for side in kernels]
         return "implementation" if cheap and codes[0] != codes[1] else "operation"
     if not cheap:  # operations without a line or module of the model cannot be fused
         return "missing_fusion" if any(piece.locations or piece.module for piece in dear) else "operation"

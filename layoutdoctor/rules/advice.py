@@ -15,7 +15,7 @@ import msgspec
 from layoutdoctor.diagnosis import Account, Configuration, Diagnosis, Finding, Ratio, Severity, Trial
 from layoutdoctor.diagnosis.answer import EQUAL, FASTER, INCONCLUSIVE
 from layoutdoctor.diagnosis.configurations import name_without_cures
-from layoutdoctor.examination.advice.choice import EQUALITY, demands, eligible_names, judge, ratio_of
+from layoutdoctor.examination.advice.choice import EQUALITY, WIDEST, demands, eligible_names, judge, ratio_of
 from layoutdoctor.examination.gaps import is_recorded_like
 from layoutdoctor.rules.evidence import CHANNELS_LAST_CONFIGURATIONS, NEGLIGIBLE_SHARE
 from layoutdoctor.units import format_ratio
@@ -54,11 +54,17 @@ class Times:
         return self._ratios.get(self._measured(name))
 
     def over(self, name: str, than: str) -> Ratio | None:
-        """Returns how many times faster one configuration is than another; None if either has no ratio."""
+        """
+        Returns how many times faster one configuration is than another.
+
+        None if either has no ratio, or if the interval is too wide to say anything.
+        """
         ratio, other = self.ratio(name), self.ratio(than)
         if ratio is None or other is None or other.low <= 0:
             return None
         low, median, high = ratio.low / other.high, ratio.median / other.median, ratio.high / other.low
+        if high > WIDEST * low:
+            return None
         return Ratio(name=ratio.name, low=low, median=median, high=high, verdict=judge(low, high))
 
     def computes_right(self, name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from layoutdoctor.diagnosis import Conversion, Diagnosis, Finding, RedundantPair, Severity, Trial
 from layoutdoctor.diagnosis.configurations import BASELINE, FORCED
-from layoutdoctor.examination.counts import all_conversions_of, places_of, sum_of_known
+from layoutdoctor.examination.counts import all_conversions_of, parts_of_pairs, places_of, sum_of_known
 from layoutdoctor.examination.graphs.layout_agnostic import CONTIGUOUS_NORMS, base_name
 from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import Times, advised, channels_last_ways, severity_of_loss, use_instead
@@ -39,15 +39,15 @@ def round_trips(diagnosis: Diagnosis) -> Iterator[Finding]:
         for pair in trial.redundant_pairs:
             kind = joined(facts.words(pair), " ") if trial is main and not is_trace else ""
             kinds.setdefault(kind, []).append(pair)
-        for pairs in sorted(kinds.values(), key=lambda p: (_seconds(p) or 0.0, _bytes(p) or 0), reverse=True):
+        for pairs in sorted(kinds.values(), key=lambda p: (facts.seconds(p) or 0.0, facts.bytes(p) or 0), reverse=True):
             yield LD101.finding(
                 trial.name,
                 _message(facts, pairs),
                 _suggestion(times, facts, pairs),
                 severity=_severity(times, facts),
                 at=next(iter(places_of(pairs)), None),
-                seconds=_seconds(pairs),
-                bytes_moved=_bytes(pairs),
+                seconds=facts.seconds(pairs),
+                bytes_moved=facts.bytes(pairs),
                 evidence=_ids(pairs),
             )
 
@@ -63,6 +63,16 @@ class _Facts:
     def of(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
         """Returns the conversions of round trips, each once."""
         return [self.conversions[id] for id in dict.fromkeys(_ids(pairs)) if id in self.conversions]
+
+    def parts(self, pairs: Sequence[RedundantPair]) -> Sequence[RedundantPair | Conversion]:
+        """Splits round trips into parts whose costs add up: a conversion that two of them share counts once."""
+        return parts_of_pairs(pairs, self.conversions.values())
+
+    def seconds(self, pairs: Sequence[RedundantPair]) -> float | None:
+        return sum_of_known(part.seconds for part in self.parts(pairs))
+
+    def bytes(self, pairs: Sequence[RedundantPair]) -> int | None:
+        return sum_of_known(part.bytes_moved for part in self.parts(pairs))
 
     def firsts(self, pairs: Sequence[RedundantPair]) -> list[Conversion]:
         return [self.conversions[pair.first] for pair in pairs if pair.first in self.conversions]
@@ -115,14 +125,6 @@ def _ids(pairs: Sequence[RedundantPair]) -> list[str]:
     return [id for pair in pairs for id in (pair.first, *pair.also, pair.second)]
 
 
-def _seconds(pairs: Sequence[RedundantPair]) -> float | None:
-    return sum_of_known(pair.seconds for pair in pairs)
-
-
-def _bytes(pairs: Sequence[RedundantPair]) -> int | None:
-    return sum_of_known(pair.bytes_moved for pair in pairs)
-
-
 def _is_clean(trial: Trial) -> bool:
     return trial.kernels is not None and not trial.redundant_pairs
 
@@ -132,16 +134,16 @@ def _severity(times: Times, facts: _Facts) -> Severity:
     trial, pairs = facts.trial, facts.trial.redundant_pairs
     if evidence.is_trace(trial):
         # The order of kernels alone proves nothing.
-        return evidence.severity_of_cost(trial, _seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
+        return evidence.severity_of_cost(trial, facts.seconds([p for p in pairs if p.confidence in ("shapes", "grid")]))
     if {c.owner for c in facts.of(pairs)} == {"library"} and times.is_worth_it(trial, _is_clean):
         return "note"
-    return severity_of_loss(times, trial, evidence.share_of_kernels(trial, _seconds(pairs)), _is_clean)
+    return severity_of_loss(times, trial, evidence.share_of_kernels(trial, facts.seconds(pairs)), _is_clean)
 
 
 def _message(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     trial, conversions = facts.trial, facts.of(pairs)
     returned = sum(conversion.purpose == "gradient_strides" for conversion in conversions)
-    cost = wording.conversion_cost_words(trial, pairs)
+    cost = wording.conversion_cost_words(trial, facts.parts(pairs))
     shapes = wording.on_shapes(pair.tensor_shape for pair in pairs)
     total = count_of(len(pairs), "round trip")
     if evidence.is_trace(trial):
@@ -202,7 +204,7 @@ def _untried_suggestion(facts: _Facts, pairs: Sequence[RedundantPair]) -> str:
     weights = []
     for directions in (_OUT, _INTO):
         own = [p for p in pairs if p.first in facts.conversions and facts.conversions[p.first].direction in directions]
-        weights.append((_seconds(own) or 0.0, len(own)))
+        weights.append((facts.seconds(own) or 0.0, len(own)))
     out, into = weights
     if out == into:
         return f"no other format was measured: {wording.try_words(None)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -31,7 +31,8 @@ def converted_weights(diagnosis: Diagnosis) -> Iterator[Finding]:
             return
         frozen = None if training else _frozen(diagnosis, trial)
         gain = None if frozen is None else times.over(frozen.name, trial.name)
-        is_answered = gain is not None and not times.is_advisable(gain.name, trial.name)
+        is_refuted = gain is not None and not times.is_advisable(gain.name, trial.name)
+        is_answered = is_refuted and times.clean_alternative(trial, _is_cure(weights)) is None
         yield LD103.finding(
             trial.name,
             _message(trial, weights),
@@ -73,9 +74,7 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], frozen: Tri
     if training and not of_a_gpu:
         return _EXPECTED
 
-    def is_cure(other: Trial) -> bool:
-        return 2 * launch_count(_weight_conversions(other)) <= launch_count(weights)
-
+    is_cure = _is_cure(weights)
     if frozen is not None and times.is_advisable(frozen.name, trial.name) and is_cure(frozen):
         return (
             f"freeze the weights (they must not change afterwards): {shown(frozen.name)} "
@@ -95,6 +94,10 @@ def _cure(times: Times, trial: Trial, weights: Sequence[Conversion], frozen: Tri
         no_other = "no configuration with fewer of them is certainly faster"
         return refusal(times, trial, [other.name for other in tried]) or no_other
     return "measure whether frozen weights help: --configurations inductor,inductor-freezing"
+
+
+def _is_cure(weights: Sequence[Conversion]) -> Callable[[Trial], bool]:
+    return lambda other: 2 * launch_count(_weight_conversions(other)) <= launch_count(weights)
 
 
 def _frozen(diagnosis: Diagnosis, trial: Trial) -> Trial | None:

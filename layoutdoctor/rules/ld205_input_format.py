@@ -11,7 +11,7 @@ from layoutdoctor.rules import evidence, wording
 from layoutdoctor.rules.advice import ERROR_GAIN, Times, other_cure, severity_of_gain, verified_cure
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.rules.evidence import runs_convolution
-from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shape_words, speed_words
+from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shape_words, shown, speed_words
 
 
 def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -27,16 +27,20 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
     names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-    converted = phrase("{} converted on every call", listing(count_of(now[kind], kind) for kind in fewer))
+    there = phrase(" (then {})", [count_of(left[kind], kind) for kind in fewer if left.get(kind)], listing)
+    converted = phrase(f"{{}} converted on every call{there}", listing(count_of(now[kind], kind) for kind in fewer))
     cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
     start = f"input that is not {' or '.join(formats)}: {listing(names)}"
     message = (start, speed_words(gain), joined((converted, cost), ", "))
+    # The lines alone give the gain only if the configuration changes nothing else.
+    further = gain.name not in ("inductor-channels-last", "eager-channels-last")
     cure = verified_cure(diagnosis)
     is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(
         baseline.name,
         joined(message),
-        other_cure(times, baseline.name, _is_channels_last) or _lines(diagnosis, baseline, tensors, formats),
+        other_cure(times, baseline.name, _is_channels_last)
+        or (f"use {shown(gain.name)}" if further else _lines(diagnosis, baseline, tensors, formats)),
         severity="error" if is_error else severity_of_gain(gain),
         evidence=(gain.name, *(c.id for c in conversions)),
         at=_first_reader(baseline, {len(tensor.shape) for tensor in tensors}) or dearest_of(conversions),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from layoutdoctor.diagnosis import Diagnosis, Finding, Kernel, Severity, Trial
 from layoutdoctor.examination.kernels.host import CONVOLUTION_BACKWARD
@@ -28,13 +28,16 @@ def reference_kernels(diagnosis: Diagnosis) -> Iterator[Finding]:
         modules = listing(distinct(node.module for node in nodes))
         cost = wording.cost_words(trial, evidence.seconds_of(kernels))
         times = Times(diagnosis)
-        other = times.clean_alternative(trial, _runs_other_code)
+        is_other = _spends_less(trial, kernels)
+        other = times.clean_alternative(trial, is_other)
         yield LD305.finding(
             trial.name,
             f"slow reference or fallback code ({listing(codes)}): {count_of(len(kernels), 'call')}"
             f"{phrase(' in {}', dtypes)}{phrase(' ({})', modules)}, {cost}",
-            _other_code(times, trial, other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)),
-            severity=_severity_of_fallbacks(times, trial, other, kernels),
+            _other_code(
+                times, trial, other, is_other, has_batch_of_one=any(_is_of_one(trial, kernel) for kernel in kernels)
+            ),
+            severity=_severity_of_fallbacks(times, trial, other, kernels, is_other),
             evidence=codes,
             at=next(iter(nodes), None),
             seconds=evidence.seconds_of(kernels),
@@ -70,31 +73,41 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
     return kernel.name.startswith("aten::") and len(shape) > 2 and shape[0] == 1
 
 
-def _runs_other_code(one: Trial) -> bool:
-    """Whether a trial spends little time in reference or fallback code; without times, whether no such code ran."""
-    return not _dear_fallbacks(one) if one.kernel_seconds else bool(one.kernel_summary.kernels) and not _fallbacks(one)
+def _spends_less(trial: Trial, kernels: Sequence[Kernel]) -> Callable[[Trial], bool]:
+    """Returns a test of another trial: it has at most two thirds of these calls, and spends at most half of the time."""
+
+    def is_other(one: Trial) -> bool:
+        found = _fallbacks(one)
+        is_faster = bool(one.kernel_seconds) and 2 * evidence.seconds_of(found) <= evidence.seconds_of(kernels)
+        is_less = not found or (is_faster and 3 * len(found) <= 2 * len(kernels))
+        return bool(one.kernel_summary.kernels) and is_less
+
+    return is_other
 
 
-def _severity_of_fallbacks(times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel]) -> Severity:
-    severity = severity_of_loss(
-        times, trial, evidence.share_of_kernels(trial, evidence.seconds_of(kernels)), _runs_other_code
-    )
+def _severity_of_fallbacks(
+    times: Times, trial: Trial, other: Trial | None, kernels: Sequence[Kernel], is_other: Callable[[Trial], bool]
+) -> Severity:
+    severity = severity_of_loss(times, trial, evidence.share_of_kernels(trial, evidence.seconds_of(kernels)), is_other)
     if severity == "error" or any(map(_is_reference, kernels)):
         return severity
     return severity_of_gain(times.over(other.name, trial.name) if other is not None else None)
 
 
-def _other_code(times: Times, trial: Trial, other: Trial | None, *, has_batch_of_one: bool) -> str:
+def _other_code(
+    times: Times, trial: Trial, other: Trial | None, is_other: Callable[[Trial], bool], *, has_batch_of_one: bool
+) -> str:
     if other is not None:
-        return use_instead(times, trial, other, "runs other code there")
+        left = phrase("has only {}", _fallbacks(other), lambda calls: count_of(len(calls), "such call"))
+        return use_instead(times, trial, other, left or "runs other code there")
     tries = ["another dtype", "another version of torch"]
     if has_batch_of_one:
         tries.insert(0, "a larger batch (torch leaves small convolutions at batch 1 to this code on purpose)")
     if times.diagnosis.subject.device == "cuda":
         tries.append("torch.backends.cudnn.benchmark = True")
-    clean = [one.name for one in times.clean_trials(trial, _runs_other_code)]
+    clean = [one.name for one in times.clean_trials(trial, is_other)]
     if clean:
-        why = refusal(times, trial, clean) or "not timed"
+        why = refusal(times, trial, clean) or f"their times were not compared with {shown(trial.name)}"
         return f"other code runs in {listing(map(shown, clean))}: {why}; compare also {listing(tries)}"
     others = [one for one in evidence.own_trials(times.diagnosis) if one.name != trial.name and one.status == "ok"]
     if others and all(map(_dear_fallbacks, others)):

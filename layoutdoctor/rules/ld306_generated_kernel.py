@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Finding, FxNode, Size, Trial
+from layoutdoctor.examination.account import called_name, is_computed
 from layoutdoctor.examination.counts import Hotspot
 from layoutdoctor.examination.graphs.layout_agnostic import base_name
 from layoutdoctor.examination.kernels.causes import slice_assignments, threads_started_in_loops
@@ -15,15 +16,11 @@ from layoutdoctor.rules.accounts import large_rows, place_of_row, severity_of_ro
 from layoutdoctor.rules.advice import Times, severity_of_loss, use_faster
 from layoutdoctor.rules.base import Rule
 from layoutdoctor.units import format_ratio, format_seconds
-from layoutdoctor.words import count_of, distinct, joined, phrase, shape_words, shown
+from layoutdoctor.words import count_of, distinct, joined, listing, phrase, shape_words, shown
 
 _LEAST_SHARE_OF_KERNELS = 0.10
 _SLOWER_KERNEL = 1.5
 _SEVERAL = 2
-_NO_PLACE = frozenset(
-    "full arange iota scalar_tensor constant view reshape expand permute select slice unsqueeze".split()
-)
-"""Operations that cost nothing themselves: their lines are not reported as the place of a slow kernel."""
 
 
 class _Assignments(NamedTuple):
@@ -67,19 +64,24 @@ def _kernel_finding(diagnosis: Diagnosis, account: Account, rows: Sequence[Accou
     slower, faster = worst.slower_seconds or 0.0, worst.faster_seconds or 0.0
     threads = threads_started_in_loops(worst.source or "")
     times = phrase(", {}", threads, lambda count: f"{count:,} {'time' if count == 1 else 'times'}")
+    elsewhere = _missing_operations(diagnosis, account, worst)
+    more = distinct(name for row in others for name in row.slower_kernels if name not in worst.slower_kernels)
+    number = len(worst.slower_kernels)
     facts = (
-        f"generated kernel for {work_words(worst)}: {format_seconds(slower)}, in {shown(account.faster)} "
+        f"{'' if number == 1 else f'{number} '}generated kernel{'' if number == 1 else 's'} for {work_words(worst)}: "
+        f"{format_seconds(slower)}, in {shown(account.faster)}{phrase(', without {},', elsewhere, listing)} "
         f"{format_seconds(faster)} ({format_ratio(slower / faster)} slower)",
         None if threads == 0 else f"threads started inside its loops{times}",
-        f"{count_of(len(others), 'more kernel')}: {format_seconds(sum(row.seconds for row in others))} lost"
+        f"{count_of(len(more), 'more kernel')}: {format_seconds(sum(row.seconds for row in others))} lost"
         if others
         else None,
     )
     source = ": its source is in the JSON" if worst.source else ""
+    use = use_faster(diagnosis, account)
     return LD306.finding(
         account.slower,
         joined(facts),
-        joined((use_faster(diagnosis, account), f"report the kernel to PyTorch{source}")),
+        joined((use, "" if use and elsewhere else f"report the kernel to PyTorch{source}")),
         severity=severity_of_rows(diagnosis, account, rows),
         at=_place_of_kernel(diagnosis, account, worst),
         evidence=[name for row in rows for name in row.slower_kernels],
@@ -91,11 +93,19 @@ def _place_of_kernel(diagnosis: Diagnosis, account: Account, row: AccountRow) ->
     """Returns module and line of the largest operation in a row's costliest kernel; else the row's module and line."""
     trial = diagnosis.find_trial(account.slower)
     fused = _fused_nodes(trial, row.slower_kernels[:1]) if trial is not None else ()
-    placed = [one for one in fused if one[0].location is not None and base_name(one[0].target) not in _NO_PLACE]
+    placed = [one for one in fused if one[0].location is not None and is_computed(one[0])]
     if not placed:
         return place_of_row(row)
     node, _ = max(placed, key=lambda one: _elements(*one))
     return Hotspot(node.module, node.location)
+
+
+def _missing_operations(diagnosis: Diagnosis, account: Account, row: AccountRow) -> list[str]:
+    """Returns operations of a row that its faster generated kernels do not compute: they are folded or fused there."""
+    trial = diagnosis.find_trial(account.faster)
+    nodes = _fused_nodes(trial, row.faster_kernels) if trial is not None else ()
+    computed = {called_name(node) for node, _ in nodes if is_computed(node)}
+    return [name for name in row.operations if name not in computed] if computed else []
 
 
 def _fused_nodes(trial: Trial, kernels: Collection[str]) -> Iterator[tuple[FxNode, Mapping[str, FxNode]]]:

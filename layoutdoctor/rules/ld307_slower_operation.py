@@ -37,6 +37,8 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
         around, either = f"converting around this operation alone gains nothing: {cost}", "; "
         if seconds < row.seconds:
             around, either = f"convert to {wanted} around this operation: {cost}", "; or "
+    if _reads_faster_format(diagnosis, account, row):
+        around, either = f"the input is in {wanted} already: give the result the same format", "; "
     return LD307.finding(
         account.slower,
         f"{work_words(row)}: {slower} in {given}, {faster} in {wanted} ({shown(account.faster)})",
@@ -46,6 +48,21 @@ def _operation_finding(diagnosis: Diagnosis, account: Account, row: AccountRow) 
         evidence=(*row.slower_kernels, *row.faster_kernels),
         seconds=row.seconds,
     )
+
+
+def _reads_faster_format(diagnosis: Diagnosis, account: Account, row: AccountRow) -> bool:
+    """Whether generated kernels of the slower configuration read a tensor that has the faster format already."""
+    trial, slower, faster = diagnosis.find_trial(account.slower), row.slower_layout, row.faster_layout
+    if trial is None or slower is None or faster is None:
+        return False
+    given, wanted = {*slower.memory_formats}, {*faster.memory_formats}
+    for graph in trial.graphs:
+        layouts = {buffer.name: buffer.layout for buffer in graph.buffers}
+        reads = {name for buffer in graph.buffers if buffer.kernel in row.slower_kernels for name in buffer.reads}
+        formats = [{*layout.memory_formats} for name in reads if (layout := layouts.get(name)) is not None]
+        if any(own & wanted and not own & given for own in formats):
+            return True
+    return False
 
 
 LD307 = Rule("LD307", "operation-slower-in-format", slower_operations)

@@ -55,6 +55,7 @@ _OF_A_LARGE_MEDIAN = math.sqrt(math.pi / 2)
 _POOLED_FREEDOM = 4.0
 """The most degrees of freedom that other configurations' scatter adds to a configuration's own degrees of freedom."""
 _LEAST_SCATTER = 0.005
+_FEW_ROUNDS = 4
 _WIDEST = 30.0  # half-width in logarithms: keeps the ends finite
 
 
@@ -82,7 +83,8 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
             beside = [ratios for other, ratios in starts.items() if other != name]
             low, median, high = interval_over_starts(processes, beside)
         elif len(own) >= 2:
-            low, median, high = _of_one_start(interval_over_rounds(own), starts.values())
+            beside = [ratios for other, ratios in rounds.items() if other != name]
+            low, median, high = _of_one_start(interval_over_rounds(own, beside), starts.values())
         else:
             continue
         found[name] = Ratio(
@@ -148,13 +150,17 @@ def interval_over_starts(
     return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 
-def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
+def interval_over_rounds(
+    ratios: Sequence[float], others: Collection[Sequence[float]] = ()
+) -> tuple[float, float, float]:
     """
     Lower end, median and upper end of the 95 % interval for the true median of the ratios of rounds.
 
     Args:
         ratios: One ratio per round, at least 2. For fewer than 6 rounds, no distribution-free interval covers 95 %, so
-            Student's t on the logarithms is used.
+            Student's t on the logarithms is used, as in ``interval_over_starts``.
+        others: Ratios of other configurations in each round. They count only if there are fewer than 4 ratios, which
+            say little about their scatter.
 
     Source:
         Order-statistic interval for a median; for 20 rounds, the 6th smallest to the 6th largest covers 95.9 %.
@@ -162,7 +168,7 @@ def interval_over_rounds(ratios: Sequence[float]) -> tuple[float, float, float]:
     ordered, count = sorted(ratios), len(ratios)
     rank = _left_out(count)
     if rank is None:
-        return interval_over_starts(ratios)
+        return interval_over_starts(ratios, others if count < _FEW_ROUNDS else ())
     return ordered[rank], statistics.median(ordered), ordered[-1 - rank]
 
 
@@ -459,7 +465,7 @@ def recommend(
     free: WithoutFreezing | None = None
     unfrozen = _unfrozen(by_name, medians)
     if unfrozen and by_name[chosen].configuration.freezes:
-        name = _least_demanding(by_name, unfrozen)
+        name = _without_freezing(by_name, unfrozen, comparison)
         free = WithoutFreezing(configuration=name, speedup=ratios.get(name), how=how.get(name))
     speedup = ratios.get(chosen)
     return Recommendation(
@@ -472,6 +478,14 @@ def recommend(
         and by_name[chosen].is_right,
         without_freezing=free,
     )
+
+
+def _without_freezing(by_name: Mapping[str, Observed], medians: Mapping[str, float], comparison: Comparison) -> str:
+    """The configuration that demands least near the fastest; if it is not certainly faster, one of those that are."""
+    name = _least_demanding(by_name, medians)
+    faster = _certainly_faster(comparison.ratios)
+    certain = {near: medians[near] for near in _near_the_fastest(medians) if near in faster}
+    return _least_demanding(by_name, certain) if certain and name not in (comparison.baseline, *faster) else name
 
 
 def package_to_keep(diagnosis: Diagnosis) -> str | None:

@@ -28,7 +28,7 @@ def with_costs(graphs: Sequence[Graph], kernels: Sequence[Kernel], bandwidth: fl
         sums = {launch: sum_if_all_known(*times) for launch, times in ran.items()}
         # A graph may have run several times: the mean over its runs counts.
         seconds = {launch: total / len(ran[launch]) for launch, total in sums.items() if total is not None}
-        computing = {buffer.kernel for buffer in graph.buffers if computes(buffer)}
+        computing = {buffer.kernel for buffer in graph.buffers if computes(buffer) and buffer.reads}  # no constants
         measured: dict[str, float] = {}
         for launch, buffers in launches.items():
             sizes = {buffer.name: tensor_bytes(buffer.layout, buffer.dtype) for buffer in buffers}

@@ -143,6 +143,8 @@ def _roles(primitive: Primitive) -> dict[str, tuple[TensorKind, str]]:
     return _ROLES.get(primitive.prop_kind, _ROLES["forward"])
 
 
+_RNN_WEIGHT_RANK = 5
+"""Dimensions of oneDNN's weights of a recurrent layer: layers, directions, inputs, gates, outputs."""
 _Candidate = tuple[int, str]
 """A tensor that a reorder may convert: index of the primitive that reads or writes it, and its role there."""
 
@@ -170,7 +172,17 @@ def _places(primitives: Sequence[Primitive]) -> dict[int, _Place]:
     for index, items in open_.items():
         kinds = {_place(primitives[main], role).tensor for main, role in items}
         found[index] = _Place(kinds.pop(), None) if len(kinds) == 1 else _UNKNOWN
+        if _is_weight_of_rnn(primitives, index):
+            found[index] = _Place("weight", None)
     return found
+
+
+def _is_weight_of_rnn(primitives: Sequence[Primitive], index: int) -> bool:
+    """Whether a reorder packs weights for the recurrent layer after it: only these have five dimensions there."""
+    own = primitives[index]
+    after = next((item for item in primitives[index:] if item.kind != "reorder"), None)
+    is_of_rnn = after is not None and after.kind == "rnn"
+    return is_of_rnn and len(own.shape or ()) == _RNN_WEIGHT_RANK and describe(own).direction == "to_blocked"
 
 
 def _groups(open_: dict[int, tuple[_Candidate, ...]]) -> Iterator[tuple[list[int], tuple[_Candidate, ...]]]:

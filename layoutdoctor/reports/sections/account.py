@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from layoutdoctor.diagnosis import Account, AccountRow, Diagnosis, Trial
-from layoutdoctor.examination.counts import counted_conversions, launch_count, sum_seconds
+from layoutdoctor.examination.counts import counted_conversions, launch_count, places_of, sum_seconds
 from layoutdoctor.reports.sections.rows import UNKNOWN_CELL, Table, TableRow, tensors_in_short
 from layoutdoctor.reports.sections.wording import KERNEL_LENGTH, clean, clean_name, shown_name
 from layoutdoctor.units import format_bytes, format_seconds, format_share, sum_if_all_known
-from layoutdoctor.words import be, count_of, joined, layout_words, line_words, listing, phrase, shape_words, shown
+from layoutdoctor.words import (
+    be,
+    count_of,
+    distinct,
+    joined,
+    layout_words,
+    line_words,
+    listing,
+    phrase,
+    shape_words,
+    shown,
+)
 
 MOST_ROWS = 3
 _LONGEST = 135
@@ -77,24 +88,27 @@ def account_sentence(account: Account) -> str:
     """
     Names the largest parts of a difference and the rest, so that the parts add up.
 
-    All conversions are one part, and so are rows that a reader could not tell apart.
+    All conversions are one part, and so are all generated kernels that are slower, and rows that a reader could not
+    tell apart. A part for which the sentence has no room is in the rest.
     """
     difference = account.slower_seconds - account.faster_seconds
     groups: dict[Hashable, list[AccountRow]] = {}
     for number, row in enumerate(account.rows):
-        alike = (row_name(row), _place(row), row.seconds > 0) if row.kind in _OF_CALLS else number
-        groups.setdefault((row.kind, None if row.kind == "conversion" else alike), []).append(row)
+        alike: Hashable = number
+        if row.kind in _OF_CALLS:
+            alike = row_name(row), _place(row), row.seconds > 0
+        elif row.kind in ("conversion", "generated_kernel"):
+            alike = row.kind == "generated_kernel" and row.seconds > 0
+        groups.setdefault((row.kind, alike), []).append(row)
     costs = [(sum(row.seconds for row in group), group) for group in groups.values()]
     parts: list[str] = []
     rest = difference
-    for seconds, group in sorted(costs, key=lambda cost: -cost[0])[:MOST_ROWS]:
-        if seconds <= 0 or seconds < _WORTH_A_SENTENCE * abs(difference):
-            break
+    for seconds, group in sorted(costs, key=lambda cost: -cost[0]):
         part = f"{format_seconds(seconds)} from {_in_short(group)}"
-        if parts and len(", ".join((*parts, part))) > _LONGEST:
-            break
-        parts.append(part)
-        rest -= seconds
+        is_worth_it = seconds > 0 and seconds >= _WORTH_A_SENTENCE * abs(difference) and len(parts) < MOST_ROWS
+        if is_worth_it and not (parts and len(", ".join((*parts, part))) > _LONGEST):
+            parts.append(part)
+            rest -= seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
         parts.append(f"the rest {signed_seconds(rest)}{_what_takes_longer(account.rows) if rest < 0 else ''}")
     slower = clean_name(shown(account.slower))
@@ -102,23 +116,33 @@ def account_sentence(account: Account) -> str:
 
 
 def _what_takes_longer(rows: Sequence[AccountRow]) -> str:
-    """Names the operation that loses most time in the faster configuration; empty if no such operation has a name."""
+    """Names the operation or gap that loses most time in the faster configuration; empty if it has no name."""
     longer: dict[str, float] = {}
     for row in rows:
-        if row.seconds < 0 and row.operations:
+        if row.seconds < 0 and row.kind != "small":
             longer[row_name(row)] = longer.get(row_name(row), 0.0) - row.seconds
     return f" (less in {clean_name(max(longer, key=lambda name: longer[name]))})" if longer else ""
 
 
 def _in_short(rows: Sequence[AccountRow]) -> str:
-    """Describes rows of one part together; names their place if all rows have the same place."""
-    row = max(rows, key=lambda row: row.seconds)
+    """Describes rows of one part; names the largest row's place and counts the others, but not those of conversions."""
+    ordered = sorted(rows, key=lambda row: -row.seconds)
+    row, number = ordered[0], sum(row.count for row in rows)
     words = _KINDS[row.kind][0].format(row_name(row))
-    number = sum(row.count for row in rows)
-    count = f"{number} x " if number > 1 and row.kind != "conversion" else ""
-    places = {_place(row) for row in rows if row.seconds}
-    place = places.pop() if len(places) == 1 else ""
-    return f"{count}{words}{phrase(' ({})', place, clean_name)}"
+    count = f"{number} x " if number > 1 else ""
+    places = [_place(row)]
+    if number > 1 or row.kind == "conversion":
+        places = distinct(place for one in ordered if one.seconds for place in _places(one))
+    if row.kind == "conversion":
+        count, places = "", places if len(places) == 1 else []
+    elif row.kind == "generated_kernel" and number > 1:
+        count, words = "", "slower generated kernels"
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"{count}{words}{phrase(' ({})', places[0] if places else '', lambda place: f'{clean_name(place)}{more}')}"
+
+
+def _places(row: AccountRow) -> list[str]:
+    return [line_words(location) for location in row.locations] or [_place(row)]
 
 
 def _place(row: AccountRow) -> str:
@@ -145,8 +169,9 @@ def conversions_sentence(trial: Trial) -> str:
     words = f"{listing(tensors_in_short(trial), None)} {be(number)} converted in every call{cost}"
     if not trial.redundant_pairs:
         return words
-    place = next((line_words(pair.location) for pair in trial.redundant_pairs if pair.location is not None), None)
-    there = phrase(" ({})", place, clean_name)
+    lines = distinct(place.location for place in places_of(trial.redundant_pairs))
+    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+    there = phrase(" ({})", lines[:1], lambda first: f"{clean_name(line_words(first[0]))}{more}")
     return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} whose conversions undo each other{there}"
 
 

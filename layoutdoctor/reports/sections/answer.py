@@ -254,7 +254,7 @@ def _notes(diagnosis: Diagnosis, situation: Situation) -> Iterator[tuple[str, st
     free = diagnosis.without_freezing
     yield situation.why, why_sentence(diagnosis)
     if free is not None:
-        best = "nothing is faster"
+        best = f"keep {_default(diagnosis)}"
         if free.speedup is not None:
             best = f"{shown_name(free.configuration)}, {gain_words(free.speedup)}"
         yield "Frozen", f"weights are fixed; without frozen weights: {best}"

@@ -92,6 +92,15 @@ LARGE = buffer("buf1", layout=channels_last((2, 24, 6, 6)))
             [ESTIMATED],
         ),
         (
+            "a constant that the kernel writes as well is no computation",
+            costs(
+                [buffer(), a_buffer("buf1", layout=channels_last(IMAGE), operations=("where",))],
+                [conversion()],
+                [ran(8e-6)],
+            ),
+            [measured(4e-6)],
+        ),
+        (
             "what rides along with a computed value has no time of its own",
             costs([buffer(operations=("relu",))], [conversion(fused=True)], [ran(8e-6)]),
             [UNKNOWN],

@@ -47,6 +47,14 @@ def direction(line: str) -> ConversionDirection:
     return annotated(line)[0].direction
 
 
+def test_five_dimensions_before_a_recurrent_layer_are_its_weights() -> None:
+    packs = reorder("abcde", "abdEc32e", "1x1x192x4x96")
+    rnn = logged("rnn", "l1t33mb4sic96slc192dhc96dic96", "forward_inference")
+    assert places(packs, rnn) == [("weight", None)]
+    assert places(reorder("abc", "acb", "33x4x192"), rnn) == [("unknown", None)]
+    assert places(packs, main()) == [("unknown", None)]
+
+
 def test_a_reorder_is_told_apart_where_one_tensor_fits_and_unknown_where_several_do() -> None:
     lines = (
         reorder("abcd", "aBcd16b"),

@@ -112,6 +112,19 @@ def test_a_ratio_is_over_the_further_starts_if_both_have_two() -> None:
     assert ratio_of("b", a_measurement(10e-3), a_measurement(5e-3)) is None
 
 
+def test_of_two_rounds_the_scatter_of_the_other_configurations_counts() -> None:
+    """Two rounds alone gave "0.55x (0.06 to 5.38)"."""
+    default, slow = a_measurement(*[1.0] * 9), a_measurement(2.0, 2.1)
+    others = {f"other {n}": a_measurement(*[1.0 + 0.02 * (round_ % 3) for round_ in range(9)]) for n in range(3)}
+    alone = ratio_of("slow", default, slow)
+    ratio = ratios_of("", {"": default, "slow": slow, **others})["slow"]
+    assert alone is not None
+    assert alone.median == ratio.median == pytest.approx(0.488, abs=1e-3)
+    assert alone.high / alone.low > 1.5
+    assert ratio.high / ratio.low < 1.2
+    assert (alone.verdict, ratio.verdict) == (SLOWER, SLOWER)
+
+
 @pytest.mark.parametrize("luck", [0.01, 0.05])
 def test_what_was_not_started_again_has_the_scatter_of_what_was_in_its_interval(luck: float) -> None:
     """The rounds of one start share its luck with memory, which they do not show."""

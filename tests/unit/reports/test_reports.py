@@ -422,9 +422,9 @@ def said(*rows: AccountRow, slower: str = "inductor") -> str:
     ("one", "part"),
     [
         (row("generated_kernel", 12), "a slower kernel for relu and max_pool2d (model.py:30)"),
-        (row("conversion", 12, detail="16 weights against none"), "layout conversions (model.py:30)"),
+        (row("conversion", 12, detail="16 weights against none"), "layout conversions"),
         (row("layout", 12, slower_layout=contiguous()), "relu and max_pool2d in another layout (model.py:30)"),
-        (row("implementation", 12, count=3), "3 x relu and max_pool2d in other library code (model.py:30)"),
+        (row("implementation", 12, count=3), "3 x relu and max_pool2d in other library code (model.py:30 and 1 more)"),
         (row("missing_fusion", 12), "relu and max_pool2d, not fused (model.py:30)"),
         (row("operation", 12, locations=(), module="body.0"), "relu and max_pool2d (body.0)"),
         (row("operation", 12, locations=(), module="5"), "relu and max_pool2d (module 5)"),
@@ -449,9 +449,27 @@ def test_the_parts_and_the_rest_add_up_to_the_difference() -> None:
 def test_rows_that_a_reader_could_not_tell_apart_are_one_part() -> None:
     calls = [row("operation", ms, operations=("conv2d",), count=count) for ms, count in ((6, 8), (4, 9), (-1, 1))]
     assert said(*calls, row("layout", 3, operations=("conv2d",))) == (
-        "the default is slower by 12.0 ms: 10.0 ms from 17 x conv2d (model.py:30), 3.00 ms from conv2d in another "
-        "layout (model.py:30), the rest -1.00 ms (less in conv2d)"
+        "the default is slower by 12.0 ms: 10.0 ms from 17 x conv2d (model.py:30 and 1 more), 3.00 ms from conv2d "
+        "in another layout (model.py:30), the rest -1.00 ms (less in conv2d)"
     )
+
+
+def test_slower_generated_kernels_are_one_part() -> None:
+    kernels_ = [
+        row("generated_kernel", ms, operations=(name,), locations=(a_location(line), a_location(99)))
+        for ms, name, line in ((3, "gelu", 7), (4, "silu", 9), (2, "cat", 7), (-1, "mean", 8))
+    ]
+    assert said(*kernels_, row("conversion", 4, locations=())) == (
+        "the default is slower by 12.0 ms: 9.00 ms from slower generated kernels (model.py:9 and 2 more), 4.00 ms from "
+        "layout conversions, the rest -1.00 ms (less in mean)"
+    )
+
+
+def test_a_part_that_is_too_long_gives_way_to_the_next_one() -> None:
+    long = tuple(f"an_operation_with_a_rather_long_name_{number}" for number in range(3))
+    parts = (6, ("a",)), (4, long), (2, ("b",))
+    rows = [row("operation", ms, operations=names, locations=()) for ms, names in parts]
+    assert said(*rows) == "the default is slower by 12.0 ms: 6.00 ms from a, 2.00 ms from b, the rest 4.00 ms"
 
 
 def test_a_rest_below_zero_names_what_takes_longest_in_the_faster_configuration() -> None:
@@ -459,8 +477,8 @@ def test_a_rest_below_zero_names_what_takes_longest_in_the_faster_configuration(
         row("operation", ms, operations=(name,)) for ms, name in ((-2, "conv2d"), (-1.5, "linear"), (-1, "conv2d"))
     ]
     assert said(row("conversion", 12), row("outside_kernels", 4.5, locations=()), *longer) == (
-        "the default is slower by 12.0 ms: 12.0 ms from layout conversions (model.py:30), 4.50 ms from unrecorded "
-        "causes, the rest -4.50 ms (less in conv2d)"
+        "the default is slower by 12.0 ms: 12.0 ms from layout conversions, 4.50 ms from unrecorded causes, the "
+        "rest -4.50 ms (less in conv2d)"
     )
 
 
@@ -471,10 +489,8 @@ def test_conversions_are_added_up_before_their_part_is_judged() -> None:
     outside = row("outside_kernels", 11, locations=())
 
     assert said(outside, *small) == (
-        "the default is slower by 12.0 ms: 11.0 ms from unrecorded causes, "
-        "1.00 ms from layout conversions (model.py:30)"
+        "the default is slower by 12.0 ms: 11.0 ms from unrecorded causes, 1.00 ms from layout conversions"
     )
-    # Of two places, none is named.
     assert said(outside, *small, *others).endswith("11.0 ms from unrecorded causes, 1.40 ms from layout conversions")
     assert said(outside, *others) == (
         "the default is slower by 12.0 ms: 11.0 ms from unrecorded causes, the rest 1.00 ms"

@@ -70,6 +70,8 @@ def test_contiguous_input_is_reported_if_channels_last_was_measured_faster(told:
             "Weights count where fewer are converted then",
             compared(a_trial(kernels=kernels(exit_, weight, weight2)), other),
         )
+    comparison = a_comparison(a_ratio(LAST, 1.01), a_ratio("inductor-channels-last-opt-off", 1.3))
+    told("Only with layout optimization off is it faster", compared(a_trial(), comparison=comparison))
     for shapes in ([(4, 3, 8, 8), (4, 3, 9, 9)], [(4, 3, 8, 8), (2, 4, 8, 32, 32)]):
         inputs = tuple(an_input(contiguous(shape), name=None) for shape in shapes)
         told("Each rank has its own format", compared(inputs=inputs))

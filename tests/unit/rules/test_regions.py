@@ -99,11 +99,13 @@ def test_each_kind_of_breaker_has_its_advice(told: Told) -> None:
         "Operations without a module are calls with their lines",
         broken(a_broken_trial(*shuffles, name="inductor", conversions=())),
     )
-    main, comparison = a_trial(graphs=(a_graph(nodes=(NODE,)),)), a_comparison(a_ratio("eager-channels-last", 0.5))
-    told(
-        "A measured configuration without the breaker is named",
-        broken(main, a_broken_trial(*NORMS), comparison=comparison),
-    )
+    comparison = a_comparison(a_ratio("eager-channels-last", 0.5))
+    for case, decision in (("without the breaker", a_decision()), ("that never has the format, not", None)):
+        main = a_trial(graphs=(a_graph(decision, nodes=(NODE,)),))
+        told(
+            f"A measured configuration {case} is named",
+            broken(main, a_broken_trial(*NORMS), comparison=comparison),
+        )
     for op in ("aten::_unsafe_view", "bmm", "native_channel_shuffle", "avg_pool3d"):
         told("Each kind has its advice", broken(a_broken_trial(a_breaker(op=op))))
 

@@ -217,7 +217,7 @@ def test_a_slow_kernel_stands_at_the_operation_that_moves_most_elements() -> Non
     small, large = contiguous((3,)), contiguous((4, 9, 64))
     nodes = (
         a_node("iota", "prims.iota.default", layout=small, location=a_location(49)),
-        a_node("mul", "aten.mul.Tensor", layout=large, location=a_location(75)),
+        a_node("mul", "aten.mul.Tensor", ("iota",), layout=large, location=a_location(75)),
         a_node("sum", "aten.sum.dim_IntList", ("mul",), layout=small, location=a_location(76)),
         a_node("view", "aten.view.default", ("mul",), layout=large, location=a_location(77)),
     )
@@ -226,6 +226,30 @@ def test_a_slow_kernel_stands_at_the_operation_that_moves_most_elements() -> Non
     account = Account(slower="inductor", faster="eager", slower_seconds=20e-3, faster_seconds=9e-3, rows=(a_row(),))
     (finding,) = replaced(default, a_trial("eager"), accounts=(account,))
     assert finding.location == a_location(75)
+    convolution = a_node("conv", "aten.convolution.default", ("mul",), location=a_location(78))
+    prepares = a_buffer("buf1", kernel="cpp_fused_relu_2", origins=("conv",))  # the input of the convolution
+    default = a_trial(graphs=(a_graph(nodes=(*nodes, convolution), buffers=(buffer, prepares)),))
+    (finding,) = replaced(default, a_trial("eager"), accounts=(account,))
+    assert finding.location == a_location(75)
+
+
+def test_a_kernel_that_computes_more_than_the_faster_one_is_not_to_be_reported_to_pytorch(told: Told) -> None:
+    nodes = (
+        a_node("norm", "aten.native_batch_norm.default", ("x",), location=a_location(7)),
+        a_node("add", "aten.add.Tensor", ("norm",), location=a_location(8)),
+    )
+
+    def fusing(name: str, kernel: str, *origins: str) -> Trial:
+        return a_trial(
+            name, graphs=(a_graph(nodes=nodes, buffers=(a_buffer("buf0", kernel=kernel, origins=origins),)),)
+        )
+
+    slower, faster = fusing("inductor", "cpp_fused_add_1", "norm", "add"), fusing(FROZEN, "cpp_fused_add_0", "add")
+    names = {"slower_kernels": ("cpp_fused_add_1",), "faster_kernels": ("cpp_fused_add_0",)}
+    row = a_row(operations=("native_batch_norm", "add"), **names)
+    account = Account(slower="inductor", faster=FROZEN, slower_seconds=20e-3, faster_seconds=9e-3, rows=(row,))
+    comparison = a_comparison(a_ratio(FROZEN, 2.2))
+    told("The norm is folded there", replaced(slower, faster, accounts=(account,), comparison=comparison))
 
 
 def assigning(name: str, milliseconds: float, count: int = 3) -> Trial:
@@ -296,6 +320,19 @@ slow_code = finder(LD305.check)
 FROZEN = "inductor-freezing"
 
 
+def test_an_input_that_has_the_faster_format_already_is_not_to_be_converted(told: Told) -> None:
+    row = a_slow_operation(slower_kernels=("cpp_fused_upsample_1",))
+    for number, layout in enumerate((channels_last(), contiguous())):
+        buffers = (
+            a_buffer("buf0", layout=layout),
+            a_buffer("buf1", kernel="cpp_fused_upsample_1", layout=contiguous(), reads=("buf0",)),
+        )
+        trial = a_trial(graphs=(a_graph(buffers=buffers),))
+        account = Account(slower="inductor", faster="eager", slower_seconds=20e-3, faster_seconds=9e-3, rows=(row,))
+        words = "its input has the format", "its input has another format"
+        told(f"An operation is slower in a format: {words[number]}", operations(trial, accounts=(account,)))
+
+
 def run_of(*seen: Kernel, name: str = "inductor", **changes: Any) -> Trial:
     return a_trial(name, kernels=kernels(seconds=10e-3, kernels=seen, count=len(seen)), **changes)
 
@@ -335,6 +372,16 @@ def test_reference_code_and_fallbacks_are_reported_with_what_else_runs_there(tol
             f"A configuration that runs other code is named, {'verified' if verified else 'not verified'}",
             slow_code(run_of(*FALLBACKS), frozen, comparison=a_comparison(a_ratio(FROZEN, 3.4)), recommendation=advice),
         )
+
+
+def test_a_configuration_with_half_as_much_of_such_code_is_named(told: Told) -> None:
+    calls = [a_kernel("aten::slow_conv3d_forward", seconds, library="aten") for seconds in (3e-3, 3e-3, 1e-3)]
+    comparison = a_comparison(a_ratio(FROZEN, 2.0))
+    told("Most of it is gone", slow_code(run_of(*calls), run_of(*calls[:1], name=FROZEN), comparison=comparison))
+    told("As many calls that take less time", slow_code(run_of(*calls), run_of(*[calls[2]] * 3, name=FROZEN)))
+    told(
+        "It runs other code but has no ratio", slow_code(run_of(*calls), run_of(a_primitive(1e-3, "jit"), name=FROZEN))
+    )
 
 
 def test_a_configuration_whose_times_are_not_reliable_runs_other_code_if_none_of_its_kernels_is_slow_code() -> None:

@@ -91,6 +91,14 @@ def test_converted_weights_are_a_loss_from_five_percent_on() -> None:
     assert converted_in_trace(to_channels_last("a0"), a_recorded_weight("w0", direction="none")) == []
 
 
+def test_converted_weights_are_a_loss_if_another_configuration_has_fewer_and_is_faster() -> None:
+    frozen, last = "inductor-freezing", "inductor-channels-last-freezing"
+    trials = a_trial_with(*DEAR), a_trial_with(name=frozen), a_trial_with(name=last)
+    for ratios, severity in (((1.01, 1.5), "warning"), ((1.01, 1.02), "note")):
+        comparison = a_comparison(*(a_ratio(name, ratio) for name, ratio in zip((frozen, last), ratios, strict=True)))
+        assert [f.severity for f in converted(*trials, comparison=comparison)] == [severity]
+
+
 def test_frozen_weights_are_suggested_where_they_were_measured_to_help(told: Told) -> None:
     told("In training it is expected and reported only where it is dear", converted(a_trial_with(*DEAR), **TRAINING))
     trial, frozen, last = a_trial_with(*FEW), "inductor-freezing", "inductor-channels-last-freezing"
