@@ -74,7 +74,7 @@ def _is_of_one(trial: Trial, kernel: Kernel) -> bool:
 
 
 def _spends_less(trial: Trial, kernels: Sequence[Kernel]) -> Callable[[Trial], bool]:
-    """Returns a test of another trial: it has at most two thirds of these calls, and spends at most half of the time."""
+    """Returns a test of another trial: it has at most two thirds of the calls, and spends half of the time there."""
 
     def is_other(one: Trial) -> bool:
         found = _fallbacks(one)
