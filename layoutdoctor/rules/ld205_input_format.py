@@ -33,7 +33,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     start = f"input that is not {' or '.join(formats)}: {listing(names)}"
     message = (start, speed_words(gain), joined((converted, cost), ", "))
     # The lines alone give the gain only if the configuration changes nothing else.
-    further = gain.name not in ("inductor-channels-last", "eager-channels-last")
+    further = gain.name != evidence.CHANNELS_LAST_CONFIGURATIONS[0]
     cure = verified_cure(diagnosis)
     is_error = cure is not None and _is_channels_last(cure.configuration) and gain.median >= 1 + ERROR_GAIN
     yield LD205.finding(

@@ -132,7 +132,7 @@ def _in_short(rows: Sequence[AccountRow]) -> str:
     count = f"{number} x " if number > 1 else ""
     places = [_place(row)]
     if number > 1 or row.kind == "conversion":
-        places = distinct(place for one in ordered if one.seconds for place in _places(one))
+        places = distinct(place for one in ordered if one.seconds for place in _places(one) if place)
     if row.kind == "conversion":
         count, places = "", places if len(places) == 1 else []
     elif row.kind == "generated_kernel" and number > 1:
