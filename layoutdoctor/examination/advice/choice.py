@@ -83,8 +83,8 @@ def ratios_of(baseline: str, measured: Mapping[str, Rounds]) -> dict[str, Ratio]
             beside = [ratios for other, ratios in starts.items() if other != name]
             low, median, high = interval_over_starts(processes, beside)
         elif len(own) >= 2:
-            beside = [ratios for other, ratios in rounds.items() if other != name]
-            low, median, high = _of_one_start(interval_over_rounds(own, beside), starts.values())
+            of_others = [ratios for other, ratios in rounds.items() if other != name]
+            low, median, high = _of_one_start(interval_over_rounds(own, of_others), starts.values())
         else:
             continue
         found[name] = Ratio(
