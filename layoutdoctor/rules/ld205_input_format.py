@@ -27,7 +27,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     conversions = [c for c in counted_conversions(baseline) if c.tensor in fewer]
     names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
-    there = phrase(" (then {})", [count_of(left[kind], kind) for kind in fewer if left.get(kind)], listing)
+    there = phrase(" (with it {})", [count_of(left[kind], kind) for kind in fewer if left.get(kind)], listing)
     converted = phrase(f"{{}} converted on every call{there}", listing(count_of(now[kind], kind) for kind in fewer))
     cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
     start = f"input that is not {' or '.join(formats)}: {listing(names)}"
