@@ -171,9 +171,14 @@ def _title(diagnosis: Diagnosis, first: Trial, second: Trial) -> str:
 
 
 def _is_shown(finding: Finding, diagnosis: Diagnosis, first: Trial, second: Trial) -> bool:
-    """Whether the script shows a finding of its two trials: only LD402 if it compares values, else all except LD4xx."""
-    trial = first if finding.configuration is None else diagnosis.measured_trial(finding.configuration)
-    is_one = trial is not None and trial.name in (first.name, second.name)
+    """
+    Whether the script shows a finding: only LD402 if it compares values, else all except LD4xx.
+
+    All configurations that the finding or its evidence names are those of the script.
+    """
+    named = (finding.configuration or first.name, *finding.evidence)
+    trials = [trial for name in named if (trial := diagnosis.measured_trial(name)) is not None]
+    is_one = bool(trials) and {trial.name for trial in trials} <= {first.name, second.name}
     return is_one and (finding.code == "LD402" if _has_wrong_values(diagnosis) else finding.code[:3] != "LD4")
 
 

@@ -107,6 +107,22 @@ def test_the_default_is_compared_with_the_recommended_else_with_what_converts_le
     assert second(msgspec.structs.replace(equal, trials=(*equal.trials[::2], converting))) == "inductor-freezing"
 
 
+def test_a_finding_about_a_third_configuration_is_not_what_the_script_shows() -> None:
+    """BiFPN: "LD205: inductor-freezing against inductor", where no input is channels_last."""
+    for evidence, start in (("inductor-channels-last", "# LD205 "), ("eager", "# inductor-channels-last against")):
+        finding = Finding(
+            code="LD205",
+            rule="input-format-mismatch",
+            severity="error",
+            configuration="inductor",
+            message="",
+            evidence=(evidence,),
+        )
+        trials = ("eager", "inductor-channels-last")
+        advice = a_recommendation("inductor-channels-last")
+        assert script_of(with_trials(*trials, findings=(finding,), recommendation=advice)).startswith(start)
+
+
 def without_text(**changes: object) -> Diagnosis:
     return msgspec.structs.replace(a_record(**changes), trials=(a_builtin("eager"), a_builtin("inductor")))
 
