@@ -57,7 +57,7 @@ def _message(trial: Trial, weights: Sequence[Conversion]) -> str:
         wording.step_words(weights),
         f"{guessed} of them known {PROOF_WORDS['order']}" if guessed else None,
     )
-    cost = wording.cost_words(trial, sum_of_known(c.seconds for c in weights))
+    cost = wording.cost_words(trial, sum_of_known(c.seconds for c in weights), wording.estimate_words(weights))
     if is_trace:
         cost = wording.conversion_cost_words(trial, weights)
     return joined((joined(facts, ", "), cost), ": ")

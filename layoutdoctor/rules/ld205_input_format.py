@@ -29,7 +29,9 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
     there = phrase(" (with it {})", [count_of(left[kind], kind) for kind in fewer if left.get(kind)], listing)
     converted = phrase(f"{{}} converted on every call{there}", listing(count_of(now[kind], kind) for kind in fewer))
-    cost = wording.cost_words(baseline, sum_of_known(c.seconds for c in conversions))
+    cost = wording.cost_words(
+        baseline, sum_of_known(c.seconds for c in conversions), wording.estimate_words(conversions)
+    )
     start = f"input that is not {' or '.join(formats)}: {listing(names)}"
     message = (start, speed_words(gain), joined((converted, cost), ", "))
     # The lines alone give the gain only if the configuration changes nothing else.

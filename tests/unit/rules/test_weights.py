@@ -78,6 +78,12 @@ def test_weights_that_are_converted_on_every_call_are_counted_each_once(told: To
     told("The compilers and the librarys conversions are counted together each once", converted(trial))
 
 
+def test_an_estimated_time_is_said_to_be_one(told: Told) -> None:
+    estimated = a_weight("w0", seconds=7.5e-4, seconds_source="estimated")
+    told("All times are estimates", converted(a_trial_with(estimated)))
+    told("Some times are estimates", converted(a_trial_with(estimated, FEW[1])))
+
+
 def test_converted_weights_are_a_loss_from_five_percent_on() -> None:
     eager = a_trial_with(*FEW, name="eager")
     assert [f.severity for f in converted(a_trial_with(*DEAR))] == ["warning"]
