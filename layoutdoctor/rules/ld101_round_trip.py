@@ -66,7 +66,7 @@ class _Facts:
 
     def parts(self, pairs: Sequence[RedundantPair]) -> Sequence[RedundantPair | Conversion]:
         """Splits round trips into parts whose costs add up: a conversion that two of them share counts once."""
-        return parts_of_pairs(pairs, self.conversions.values())
+        return parts_of_pairs(pairs, self.of(pairs))
 
     def seconds(self, pairs: Sequence[RedundantPair]) -> float | None:
         return sum_of_known(part.seconds for part in self.parts(pairs))

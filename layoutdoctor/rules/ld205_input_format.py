@@ -28,7 +28,7 @@ def input_formats(diagnosis: Diagnosis) -> Iterator[Finding]:
     names = [joined((tensor.name, shape_words(tensor.shape)), " ") for tensor in tensors]
     formats = distinct(CHANNELS_LAST_BY_RANK[len(tensor.shape)] for tensor in tensors)
     there = phrase(" (with it {})", [count_of(left[kind], kind) for kind in fewer if left.get(kind)], listing)
-    converted = phrase(f"{{}} converted on every call{there}", listing(count_of(now[kind], kind) for kind in fewer))
+    converted = phrase("{} converted on every call", listing(count_of(now[kind], kind) for kind in fewer)) + there
     cost = wording.cost_words(
         baseline, sum_of_known(c.seconds for c in conversions), wording.estimate_words(conversions)
     )

@@ -104,11 +104,13 @@ def account_sentence(account: Account) -> str:
     parts: list[str] = []
     rest = difference
     for seconds, group in sorted(costs, key=lambda cost: -cost[0]):
+        if seconds <= 0 or seconds < _WORTH_A_SENTENCE * abs(difference) or len(parts) == MOST_ROWS:
+            break
         part = f"{format_seconds(seconds)} from {_in_short(group)}"
-        is_worth_it = seconds > 0 and seconds >= _WORTH_A_SENTENCE * abs(difference) and len(parts) < MOST_ROWS
-        if is_worth_it and not (parts and len(", ".join((*parts, part))) > _LONGEST):
-            parts.append(part)
-            rest -= seconds
+        if parts and len(", ".join((*parts, part))) > _LONGEST:
+            continue
+        parts.append(part)
+        rest -= seconds
     if abs(rest) >= _WORTH_A_SENTENCE * abs(difference):
         parts.append(f"the rest {signed_seconds(rest)}{_what_takes_longer(account.rows) if rest < 0 else ''}")
     slower = clean_name(shown(account.slower))
@@ -129,20 +131,21 @@ def _in_short(rows: Sequence[AccountRow]) -> str:
     ordered = sorted(rows, key=lambda row: -row.seconds)
     row, number = ordered[0], sum(row.count for row in rows)
     words = _KINDS[row.kind][0].format(row_name(row))
-    count = f"{number} x " if number > 1 else ""
-    places = [_place(row)]
-    if number > 1 or row.kind == "conversion":
-        places = distinct(place for one in ordered if one.seconds for place in _places(one) if place)
+    places = distinct(place for one in ordered if one.seconds for place in _places(one))
     if row.kind == "conversion":
-        count, places = "", places if len(places) == 1 else []
-    elif row.kind == "generated_kernel" and number > 1:
-        count, words = "", "slower generated kernels"
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{count}{words}{phrase(' ({})', places[0] if places else '', lambda place: f'{clean_name(place)}{more}')}"
+        places = places if len(places) == 1 else []
+    elif number == 1:
+        places = places[:1]
+    elif row.kind == "generated_kernel":
+        words = "slower generated kernels"
+    else:
+        words = f"{number} x {words}"
+    return f"{words}{phrase(' ({})', listing(map(clean_name, places), 1))}"
 
 
 def _places(row: AccountRow) -> list[str]:
-    return [line_words(location) for location in row.locations] or [_place(row)]
+    """The lines of a row; without lines its module, if that is known."""
+    return [line_words(location) for location in row.locations] or [place for place in (_place(row),) if place]
 
 
 def _place(row: AccountRow) -> str:
@@ -170,8 +173,7 @@ def conversions_sentence(trial: Trial) -> str:
     if not trial.redundant_pairs:
         return words
     lines = distinct(place.location for place in places_of(trial.redundant_pairs))
-    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    there = phrase(" ({})", lines[:1], lambda first: f"{clean_name(line_words(first[0]))}{more}")
+    there = phrase(" ({})", listing((clean_name(line_words(line)) for line in lines), 1))
     return f"{words}; {count_of(len(trial.redundant_pairs), 'round trip')} whose conversions undo each other{there}"
 
 

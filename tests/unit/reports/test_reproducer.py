@@ -11,6 +11,7 @@ import reviewed
 from builders import (
     a_comparison,
     a_conversion,
+    a_finding,
     a_ratio,
     a_recommendation,
     a_subject,
@@ -110,14 +111,7 @@ def test_the_default_is_compared_with_the_recommended_else_with_what_converts_le
 def test_a_finding_about_a_third_configuration_is_not_what_the_script_shows() -> None:
     """BiFPN: "LD205: inductor-freezing against inductor", where no input is channels_last."""
     for evidence, start in (("inductor-channels-last", "# LD205 "), ("eager", "# inductor-channels-last against")):
-        finding = Finding(
-            code="LD205",
-            rule="input-format-mismatch",
-            severity="error",
-            configuration="inductor",
-            message="",
-            evidence=(evidence,),
-        )
+        finding = a_finding("LD205", evidence=(evidence,))
         trials = ("eager", "inductor-channels-last")
         advice = a_recommendation("inductor-channels-last")
         assert script_of(with_trials(*trials, findings=(finding,), recommendation=advice)).startswith(start)
