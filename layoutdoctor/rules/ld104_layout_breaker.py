@@ -169,8 +169,7 @@ def _breaker_suggestion(diagnosis: Diagnosis, trial: Trial, breaker: LayoutBreak
         advice = _ADVICE.get(op, _GENERAL_ADVICE if is_traced else chosen)
 
     def keeps_it(other: Trial) -> bool:
-        decided = (graph.decision for graph in other.graphs if graph.decision is not None)
-        has_it = evidence.is_channels_last(other) or any(card.applied for card in decided)
+        has_it = evidence.is_channels_last(other) or any(card.applied for card in other.decisions)
         breaks = any(_op(one) == op for graph in other.graphs for one in graph.breakers)
         return has_it and evidence.is_recorded(other) and not breaks
 
